@@ -131,11 +131,11 @@ def example(package: str, kind: str) -> dict[str, Any]:
 
 
 def built(package: str, kind: str, repetition: int = 0) -> Parts:
-    """The parts, made anew, as a rank makes them."""
+    """Newly built parts, as each rank builds them."""
     return opened(example(package, kind), repetition)
 
 
-MADE: list[Parts] = []
+CREATED: list[Parts] = []
 
 
 @pytest.fixture(autouse=True)
@@ -143,46 +143,46 @@ def closed_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
     """Run directories are in tmp_path, and tasks give back what they hold."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     yield
-    while MADE:
-        MADE.pop().task.close()
+    while CREATED:
+        CREATED.pop().task.close()
 
 
 def opened(settings: Mapping[str, Any], repetition: int = 0) -> Parts:
     """The parts of these settings, with a run directory of their own."""
     config = validate(dict(settings))
-    made = build_parts(config, World("none"), build_task(config), repetition)
-    MADE.append(made)
-    made.problem.open(RunContext(Path(tempfile.mkdtemp()), 0, 1, lambda make: make()))
-    return made
+    created = build_parts(config, World("none"), build_task(config), repetition)
+    CREATED.append(created)
+    created.problem.open(RunContext(Path(tempfile.mkdtemp()), 0, 1, lambda make: make()))
+    return created
 
 
-def generation(made: Parts, state: State, order: int = 1) -> tuple[list[Chunk], list[Outcome], Results]:
+def generation(created: Parts, state: State, order: int = 1) -> tuple[list[Chunk], list[Outcome], Results]:
     """A generation on one rank, its chunks and blocks taken forwards (1) or backwards (-1)."""
-    found, outcomes = Generation(made, state), dict[int, Outcome]()
-    while chunks := found.next_chunks():
-        new = {chunk.index: found.evaluate(chunk, nothing) for chunk in chunks[::order]}
-        found.add({index: outcome.rows for index, outcome in new.items()})
+    result, outcomes = Generation(created, state), dict[int, Outcome]()
+    while chunks := result.next_chunks():
+        new = {chunk.index: result.evaluate(chunk, nothing) for chunk in chunks[::order]}
+        result.add({index: outcome.rows for index, outcome in new.items()})
         outcomes |= new
-    found.prepare()
-    blocks = [found.partial_update(block) for block in range(found.blocks)[::order]][::order]
-    arrays = [outcomes[chunk.index].arrays for chunk in found.chunks if chunk.purpose == "train"]
-    in_order = [outcomes[chunk.index] for chunk in found.chunks]
-    return found.chunks, in_order, found.results(Gathered(blocks, arrays))
+    result.prepare()
+    blocks = [result.partial_update(block) for block in range(result.blocks)[::order]][::order]
+    arrays = [outcomes[chunk.index].arrays for chunk in result.chunks if chunk.purpose == "train"]
+    in_order = [outcomes[chunk.index] for chunk in result.chunks]
+    return result.chunks, in_order, result.results(Gathered(blocks, arrays))
 
 
-def learned(made: Parts, state: State) -> tuple[Results, list[Arrays]]:
+def learned(created: Parts, state: State) -> tuple[Results, list[Arrays]]:
     """The results of a generation, and what the problem learned in it."""
-    chunks, outcomes, results = generation(made, state)
+    chunks, outcomes, results = generation(created, state)
     trained = [outcome for chunk, outcome in zip(chunks, outcomes, strict=True) if chunk.purpose == "train"]
-    return results, [made.problem.unit(unit) for outcome in trained for unit in outcome.learned]
+    return results, [created.problem.unit(unit) for outcome in trained for unit in outcome.learned]
 
 
-def following(made: Parts, state: State) -> tuple[State, Mapping[str, float]]:
+def following(created: Parts, state: State) -> tuple[State, Mapping[str, float]]:
     """The next state and the metrics, as the loop makes them of a generation."""
-    results, units = learned(made, state)
-    after, metrics = made.algorithm.tell(state, results)
-    carried = made.problem.merge(made.problem.carried().extract_from(state), units)
-    return carried.merge_into(after), {**metrics, **made.problem.metrics(carried)}
+    results, units = learned(created, state)
+    after, metrics = created.algorithm.tell(state, results)
+    carried = created.problem.merge(created.problem.carried().extract_from(state), units)
+    return carried.merge_into(after), {**metrics, **created.problem.metrics(carried)}
 
 
 def same_arrays(a: Arrays, b: Arrays) -> bool:
@@ -190,7 +190,7 @@ def same_arrays(a: Arrays, b: Arrays) -> bool:
 
 
 def same_learned(one: Outcome, other: Outcome) -> bool:
-    here, there = ([arrays for unit in each.learned for arrays in unit] for each in (one, other))
+    here, there = ([arrays for unit in item.learned for arrays in unit] for item in (one, other))
     assert [len(unit) for unit in one.learned] == [len(unit) for unit in other.learned]
     return all(map(same_arrays, here, there))
 
@@ -218,11 +218,11 @@ def form(arrays: Mapping[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("package", "kind"), EVERY)
 def test_module_has_options_and_build(package: registry.Package, kind: str) -> None:
-    found = registry.module(package, kind)
-    assert dataclasses.is_dataclass(found.Options)
-    assert callable(found.build)
-    assert found.__doc__
-    for field in dataclasses.fields(found.Options):
+    result = registry.module(package, kind)
+    assert dataclasses.is_dataclass(result.Options)
+    assert callable(result.build)
+    assert result.__doc__
+    for field in dataclasses.fields(result.Options):
         assert field.metadata.get("help"), f"{field.name} has no help: make it with option()"
 
 
@@ -237,9 +237,9 @@ def test_options_cannot_be_changed(package: registry.Package, kind: str) -> None
 def test_algorithm_declares_its_needs_and_its_fields_fit_every_problem(kind: str) -> None:
     needs: Needs = registry.module("algorithms", kind).NEEDS
     assert isinstance(needs, Needs)
-    made = built("algorithms", kind)
-    assert made.row == row_dtype((*made.problem.columns, *needs.columns))
-    assert (made.noise is not None) == needs.noise
+    created = built("algorithms", kind)
+    assert created.row == row_dtype((*created.problem.columns, *needs.columns))
+    assert (created.noise is not None) == needs.noise
     assert needs.searches in registry.module("tasks", example("algorithms", kind)["task"]["kind"]).OFFERS.problems
 
 
@@ -258,29 +258,29 @@ def test_initial_is_the_same_on_every_rank_and_of_arrays_only(kind: str) -> None
 
 @every("algorithms")
 def test_problem_arrays_have_distinct_names(kind: str) -> None:
-    made = built("algorithms", kind)
-    state, carried = made.algorithm.initial(), made.problem.carried()
+    created = built("algorithms", kind)
+    state, carried = created.algorithm.initial(), created.problem.carried()
     assert not set(state.shared) & set(carried.shared) and not set(state.master) & set(carried.master)
-    assert list(made.initial().shared) == [*state.shared, *carried.shared]
-    assert list(made.initial().master) == [*state.master, *carried.master]
+    assert list(created.initial().shared) == [*state.shared, *carried.shared]
+    assert list(created.initial().master) == [*state.master, *carried.master]
 
 
 @every("algorithms")
 def test_ask_cuts_each_round_into_consecutive_chunks_until_none_is_left(kind: str) -> None:
-    made = built("algorithms", kind)
-    state = made.initial()
-    chunks, _, results = generation(made, state)
-    again = generation(made, state)
+    created = built("algorithms", kind)
+    state = created.initial()
+    chunks, _, results = generation(created, state)
+    again = generation(created, state)
     assert (chunks, results.rows.tobytes()) == (again[0], again[2].rows.tobytes())
     trained = [chunk for chunk in chunks if chunk.purpose == "train"]
     assert [job for chunk in trained for job in chunk.job_numbers] == list(range(len(results.rows)))
     assert all(chunk.purpose in {"train", "probe"} and chunk.jobs >= 1 for chunk in chunks) and trained
-    assert max(chunk.jobs for chunk in chunks) <= made_chunk_size(made)
+    assert max(chunk.jobs for chunk in chunks) <= made_chunk_size(created)
 
 
-def made_chunk_size(made: Parts) -> int:
+def made_chunk_size(created: Parts) -> int:
     """Jobs of a chunk; mpi.chunk_size of the examples is 4."""
-    return made.problem.chunk_size or 4
+    return created.problem.chunk_size or 4
 
 
 @every("algorithms")
@@ -299,12 +299,12 @@ def test_generation_is_the_same_in_any_order_on_any_rank(kind: str) -> None:
 
 @every("algorithms")
 def test_vector_search_is_replayed_from_rows_and_units(kind: str) -> None:
-    made = built("algorithms", kind)
+    created = built("algorithms", kind)
     if registry.module("algorithms", kind).NEEDS.searches != "vectors":
         return
-    state, again = made.initial(), built("algorithms", kind)
+    state, again = created.initial(), built("algorithms", kind)
     for _ in range(3):
-        results, units = learned(made, state)
+        results, units = learned(created, state)
         packed = UpdateInputs(results.rows, results.probes, units).pack()
         known = UpdateInputs.unpack(packed, again.row)
         computed = SerialExecutor().replay(Generation(again, state), known.rows, known.probes)
@@ -312,7 +312,7 @@ def test_vector_search_is_replayed_from_rows_and_units(kind: str) -> None:
             replace(computed, chunk_arrays=results.chunk_arrays), results
         )
         _, after, _ = update_state(again.algorithm, again.problem, state, computed, known.units)
-        _, state, _ = update_state(made.algorithm, made.problem, state, results, units)
+        _, state, _ = update_state(created.algorithm, created.problem, state, results, units)
         assert same_state(after, state)
 
 
@@ -331,24 +331,24 @@ def test_algorithm_continues_after_a_generation_of_failures(
     kind: str, settings: Mapping[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In the second of three: parameters stay, nothing becomes NaN, and the next generation counts as usual."""
-    made = opened({**example("algorithms", kind), **settings})
-    before, _ = following(made, made.initial())
-    made = opened({**example("algorithms", kind), **settings})
+    created = opened({**example("algorithms", kind), **settings})
+    before, _ = following(created, created.initial())
+    created = opened({**example("algorithms", kind), **settings})
     with monkeypatch.context() as failing:
         for name in ("evaluate", "play", "segments"):
-            if getattr(made.problem, name, None):
-                failing.setattr(made.problem, name, all_failed(getattr(made.problem, name)))
-        failed, _ = following(made, before)
-        assert np.isnan(generation(made, before)[2].rows["return_"]).all()
+            if getattr(created.problem, name, None):
+                failing.setattr(created.problem, name, all_failed(getattr(created.problem, name)))
+        failed, _ = following(created, before)
+        assert np.isnan(generation(created, before)[2].rows["return_"]).all()
     assert failed.generation == 2 and same(failed.theta, before.theta)
     assert not nans(failed) - nans(before)
-    made = opened({**example("algorithms", kind), **settings})
-    after, _ = following(made, failed)
+    created = opened({**example("algorithms", kind), **settings})
+    after, _ = following(created, failed)
     assert after.generation == 3 and not nans(after) - nans(before) and np.isfinite(after.theta).all()
 
 
 def all_failed(evaluate: Any) -> Any:
-    """The same, with the return NaN of every job; of what makes segments, the segments that it makes."""
+    """The evaluation with the return NaN for every job; also for each segment of a `play`."""
 
     def failing(*arguments: Any) -> Any:
         outcome = evaluate(*arguments)
@@ -377,18 +377,18 @@ def test_repetitions_have_different_random_numbers(kind: str) -> None:
 
 @every("algorithms")
 def test_tell_is_pure_and_keeps_the_form_of_the_state(kind: str) -> None:
-    made, again = built("algorithms", kind), built("algorithms", kind)
-    initial = state = made.initial()
+    created, again = built("algorithms", kind), built("algorithms", kind)
+    initial = state = created.initial()
     keeps_shapes = not registry.module("algorithms", kind).NEEDS.growing
     for number in range(3):
-        _, _, results = generation(made, state)
-        before, given = copy.deepcopy(state), copy.deepcopy(results)
-        told, _ = made.algorithm.tell(state, results)
-        assert same_state(told, again.algorithm.tell(state, results)[0])
+        _, _, results = generation(created, state)
+        before, inputs = copy.deepcopy(state), copy.deepcopy(results)
+        message, _ = created.algorithm.tell(state, results)
+        assert same_state(message, again.algorithm.tell(state, results)[0])
         assert same_state(state, before), "tell changed its state"
-        assert same_results(results, given), "tell changed its results"
-        assert told.generation == number + 1
-        state, metrics = following(made, state)
+        assert same_results(results, inputs), "tell changed its results"
+        assert message.generation == number + 1
+        state, metrics = following(created, state)
         assert list(state.shared) == list(initial.shared) and list(state.master) == list(initial.master)
         if keeps_shapes:
             assert form(state.shared) == form(initial.shared)
@@ -401,11 +401,11 @@ def test_tell_is_pure_and_keeps_the_form_of_the_state(kind: str) -> None:
 @every("algorithms")
 def test_workers_need_the_shared_arrays_only(kind: str) -> None:
     """Workers keep the initial master arrays; results must not depend on them."""
-    made = built("algorithms", kind)
-    initial = made.initial()
-    state, _ = following(made, initial)
+    created = built("algorithms", kind)
+    initial = created.initial()
+    state, _ = following(created, initial)
     on_worker = State(state.generation, state.shared, initial.master)
-    chunks, _, results = generation(made, state)
+    chunks, _, results = generation(created, state)
     its_chunks, _, its_results = generation(built("algorithms", kind), on_worker)
     assert chunks == its_chunks
     assert same_results(results, its_results)
@@ -413,35 +413,35 @@ def test_workers_need_the_shared_arrays_only(kind: str) -> None:
 
 @every("algorithms")
 def test_evaluating_changes_no_state(kind: str) -> None:
-    made = built("algorithms", kind)
-    state = made.initial()
+    created = built("algorithms", kind)
+    state = created.initial()
     before = copy.deepcopy(state)
-    generation(made, state)
-    if made.problem.evaluation_episodes != 0:
-        made.algorithm.evaluate(state, Chunk(0, 0, 3, "evaluate"), nothing)
+    generation(created, state)
+    if created.problem.evaluation_episodes != 0:
+        created.algorithm.evaluate(state, Chunk(0, 0, 3, "evaluate"), nothing)
     assert same_state(state, before)
 
 
 @every("algorithms")
 def test_evaluation_episodes_do_not_depend_on_their_chunk(kind: str) -> None:
-    made = built("algorithms", kind)
-    if made.problem.evaluation_episodes == 0:
+    created = built("algorithms", kind)
+    if created.problem.evaluation_episodes == 0:
         pytest.skip("programs have no evaluation episodes")
-    state = made.initial()
-    whole = made.algorithm.evaluate(state, Chunk(0, 0, 6, "evaluate"), nothing).rows
-    build_parts = [made.algorithm.evaluate(state, Chunk(i, i, 1, "evaluate"), nothing).rows for i in range(6)]
+    state = created.initial()
+    whole = created.algorithm.evaluate(state, Chunk(0, 0, 6, "evaluate"), nothing).rows
+    build_parts = [created.algorithm.evaluate(state, Chunk(i, i, 1, "evaluate"), nothing).rows for i in range(6)]
     assert same(np.concatenate(build_parts), whole)
-    training = made.algorithm.evaluate(state, generation(made, state)[0][0], nothing).rows
+    training = created.algorithm.evaluate(state, generation(created, state)[0][0], nothing).rows
     assert not set(training["return_"].tolist()) & set(whole["return_"].tolist())
 
 
 @every("algorithms")
 def test_metrics_of_a_state_are_plain_numbers(kind: str) -> None:
-    made = built("algorithms", kind)
-    state, _ = following(made, made.initial())
-    for value in made.algorithm.summary(state).values():
+    created = built("algorithms", kind)
+    state, _ = following(created, created.initial())
+    for value in created.algorithm.summary(state).values():
         assert value is None or type(value) in {bool, int, float, str}, value
-    assert made.algorithm.finished(state) is None or isinstance(made.algorithm.finished(state), str)
+    assert created.algorithm.finished(state) is None or isinstance(created.algorithm.finished(state), str)
 
 
 # Tasks.
@@ -463,44 +463,46 @@ def problem(kind: str, word: str) -> Parts:
     return opened(settings)
 
 
-def evaluated(made: Parts, word: str, numbers: range, polls: list[int] | None = None) -> Outcome:
+def evaluated(created: Parts, word: str, numbers: range, polls: list[int] | None = None) -> Outcome:
     """These jobs of generation 2, each with a candidate or a program of its own."""
     jobs, poll = Jobs(2, numbers, list(numbers)), lambda: (polls if polls is not None else []).append(1)
-    found: Any = made.problem
+    result: Any = created.problem
     if word == "programs":
-        outcome: Outcome = found.evaluate([["+.", ",[.,]", ">,[>,]<[.<]"][job % 3] for job in numbers], jobs, poll)
+        outcome: Outcome = result.evaluate([["+.", ",[.,]", ">,[>,]<[.<]"][job % 3] for job in numbers], jobs, poll)
         return outcome
     if word == "trajectories":
-        seeds = np.array([[job] * found.episodes_per_job for job in numbers])
-        played: Outcome = found.play(bound(found.policy, 8, list(numbers)), batch(seeds), poll)
+        seeds = np.array([[job] * result.episodes_per_job for job in numbers])
+        played: Outcome = result.play(bound(result.policy, 8, list(numbers)), batch(seeds), poll)
         return played
-    directions = np.random.default_rng(1).standard_normal((8, found.size)).astype(np.float32)
-    theta = found.initial(np.random.default_rng(0))
-    candidates = population(theta, directions, np.array(numbers), np.full(len(numbers), 0.5, theta.dtype), found.layout)
-    of_vectors: Outcome = found.evaluate(candidates, jobs, found.carried(), poll)
+    directions = np.random.default_rng(1).standard_normal((8, result.size)).astype(np.float32)
+    theta = result.initial(np.random.default_rng(0))
+    candidates = population(
+        theta, directions, np.array(numbers), np.full(len(numbers), 0.5, theta.dtype), result.layout
+    )
+    of_vectors: Outcome = result.evaluate(candidates, jobs, result.carried(), poll)
     return of_vectors
 
 
 @every("tasks")
-def test_task_declares_what_it_offers(kind: str) -> None:
+def test_task_declares_its_offers(kind: str) -> None:
     offers: Offers = registry.module("tasks", kind).OFFERS
-    made = built("tasks", kind)
+    created = built("tasks", kind)
     assert isinstance(offers, Offers) and offers.problems
-    assert offers.policy == isinstance(made.task.spaces, Spaces) == (made.policy is not None)
-    assert made.task.name
+    assert offers.policy == isinstance(created.task.spaces, Spaces) == (created.policy is not None)
+    assert created.task.name
 
 
 @every_problem
 def test_problem_returns_one_row_per_job(kind: str, word: str) -> None:
-    made = problem(kind, word)
-    found, polls = made.problem, list[int]()
-    outcome = evaluated(made, word, range(3), polls)
+    created = problem(kind, word)
+    result, polls = created.problem, list[int]()
+    outcome = evaluated(created, word, range(3), polls)
     assert polls
-    assert (outcome.rows.dtype, outcome.rows.shape) == (row_dtype(found.columns), (3,))
-    assert found.episodes_per_job >= 1 and (outcome.rows["length"] >= found.episodes_per_job).all()
+    assert (outcome.rows.dtype, outcome.rows.shape) == (row_dtype(result.columns), (3,))
+    assert result.episodes_per_job >= 1 and (outcome.rows["length"] >= result.episodes_per_job).all()
     assert np.isfinite(outcome.rows["return_"]).all()
-    assert all(isinstance(each, Column) for each in found.columns)
-    assert found.chunk_size is None or found.chunk_size >= 1
+    assert all(isinstance(item, Column) for item in result.columns)
+    assert result.chunk_size is None or result.chunk_size >= 1
     assert set(outcome.seconds) <= {"environment", "policy", "policy_calls"}
 
 
@@ -519,36 +521,36 @@ def test_problem_is_a_function_of_its_jobs(kind: str, word: str) -> None:
 @every_problem
 def test_problem_state_keeps_its_shapes_and_dtypes(kind: str, word: str) -> None:
     """Merged on rank 0 from units; without units it does not change."""
-    made = problem(kind, word)
-    found = made.problem
-    before = copy.deepcopy(found.carried())
-    learned = [*evaluated(made, word, range(3)).learned, *evaluated(made, word, range(3, 8)).learned]
-    units = [found.unit(unit) for unit in learned]
-    after = found.merge(found.carried(), units)
+    created = problem(kind, word)
+    result = created.problem
+    before = copy.deepcopy(result.carried())
+    learned = [*evaluated(created, word, range(3)).learned, *evaluated(created, word, range(3, 8)).learned]
+    units = [result.unit(unit) for unit in learned]
+    after = result.merge(result.carried(), units)
     assert form(after.shared) == form(before.shared) and form(after.master) == form(before.master)
-    assert same_arrays(found.carried().shared, before.shared) and same_arrays(found.carried().master, before.master)
-    assert all(np.isfinite(value) for value in found.metrics(after).values())
-    again = found.merge(before, [])
+    assert same_arrays(result.carried().shared, before.shared) and same_arrays(result.carried().master, before.master)
+    assert all(np.isfinite(value) for value in result.metrics(after).values())
+    again = result.merge(before, [])
     assert same_arrays(again.shared, before.shared) and same_arrays(again.master, before.master)
 
 
 @pytest.mark.parametrize("kind", [kind for kind, word in PROBLEMS if word == "vectors"])
 def test_vector_problem_starts_from_a_vector_of_its_size(kind: str) -> None:
-    found: Any = problem(kind, "vectors").problem
-    first, second = (found.initial(np.random.default_rng(1)) for _ in range(2))
-    assert (first.dtype, first.shape) == (found.dtype, (found.size,))
-    assert same(first, second) and not same(first, found.initial(np.random.default_rng(2)))
-    assert found.layout.size == found.size
+    result: Any = problem(kind, "vectors").problem
+    first, second = (result.initial(np.random.default_rng(1)) for _ in range(2))
+    assert (first.dtype, first.shape) == (result.dtype, (result.size,))
+    assert same(first, second) and not same(first, result.initial(np.random.default_rng(2)))
+    assert result.layout.size == result.size
 
 
 @pytest.mark.parametrize("kind", [kind for kind, word in PROBLEMS if word == "vectors"])
 def test_purposes_have_different_episodes(kind: str) -> None:
     """With the same centre and job numbers: training, a probe and an evaluation have different seeds."""
-    found: Any = problem(kind, "vectors").problem
-    theta = found.initial(np.random.default_rng(0))
+    result: Any = problem(kind, "vectors").problem
+    theta = result.initial(np.random.default_rng(0))
     returns = [
-        found.evaluate(
-            centre(theta, 8, found.layout), Jobs(2, range(8), range(8), purpose), found.carried(), nothing
+        result.evaluate(
+            centre(theta, 8, result.layout), Jobs(2, range(8), range(8), purpose), result.carried(), nothing
         ).rows
         for purpose in ("train", "probe", "evaluate")
     ]
@@ -559,7 +561,7 @@ def test_purposes_have_different_episodes(kind: str) -> None:
 
 
 class Plain:
-    """The sums as they are written down, in float64."""
+    """The sums by their definition, in float64."""
 
     def __init__(self, noise: Noise, size: int) -> None:
         self._noise, self._size = noise, size
@@ -585,10 +587,10 @@ def noise_of(kind: str, size: int) -> Noise:
 @pytest.mark.parametrize("kind", ["table", "counter"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_weighted_sums_equal_plain_sums(kind: str, dtype: type[np.floating]) -> None:
-    made, weights = noise_of(kind, 6), np.array([[1.5, -2, 0], [0, 3, 0.25], [-1, 1, 1]])
-    found = made.weighted_sums(7, weights, (1, 2, 1), 0, np.dtype(dtype))
-    assert (found.shape, found.dtype) == ((3, 6), dtype)
-    np.testing.assert_allclose(found, Plain(made, 6).sums(7, weights, (1, 2, 1)), rtol=1e-5, atol=1e-6)
+    created, weights = noise_of(kind, 6), np.array([[1.5, -2, 0], [0, 3, 0.25], [-1, 1, 1]])
+    result = created.weighted_sums(7, weights, (1, 2, 1), 0, np.dtype(dtype))
+    assert (result.shape, result.dtype) == ((3, 6), dtype)
+    np.testing.assert_allclose(result, Plain(created, 6).sums(7, weights, (1, 2, 1)), rtol=1e-5, atol=1e-6)
 
 
 # Policies.

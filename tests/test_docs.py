@@ -64,8 +64,8 @@ def test_scripts_styles_and_fonts_of_the_site_are_bundled() -> None:
 def test_every_named_file_exists(page: Path) -> None:
     folders = "benchmarks|configs|examples|hpc_es|slurm|tests"
     named_files = re.findall(rf"(?<![/:\w])(?:{folders})/[\w./-]*\w", page.read_text(encoding="utf-8"))
-    made = {"benchmarks/results"}  # by `make bench`
-    assert [file for file in named_files if file not in made and not (ROOT / file).exists()] == []
+    created = {"benchmarks/results"}  # by `make bench`
+    assert [file for file in named_files if file not in created and not (ROOT / file).exists()] == []
 
 
 @BY_PAGE
@@ -81,12 +81,12 @@ def commands(text: str) -> list[str]:
     fenced = [line for block in blocks(text, "sh") for line in block.splitlines()]
     indented = [line.strip() for line in text.splitlines() if line.startswith("    ")]
     inline = re.findall(r"`((?:hpc-es|mpiexec|python -m hpc_es)[^`]*)`", text)
-    found = [re.sub(r"\s+#.*", "", line) for line in (*fenced, *indented, *inline)]
-    return [line for line in found if re.search(r"\bhpc-es [a-z]|-m hpc_es(\.main)? ", line)]
+    result = [re.sub(r"\s+#.*", "", line) for line in (*fenced, *indented, *inline)]
+    return [line for line in result if re.search(r"\bhpc-es [a-z]|-m hpc_es(\.main)? ", line)]
 
 
 def parsed(line: str) -> argparse.Namespace | None:
-    """What the parser of a command line makes of it; None of one that is a pattern, such as [--output DIR]."""
+    """The result of parsing a command line, or None for a pattern such as [--output DIR]."""
     words = shlex.split(line)
     if "[" in line or words[-1:] == ["COMMAND"] or "..." in words:
         return None
@@ -111,10 +111,10 @@ def _parsed(parser: argparse.ArgumentParser, words: list[str]) -> argparse.Names
 @BY_PAGE
 def test_every_named_command_exists(page: Path) -> None:
     for line in commands(page.read_text(encoding="utf-8")):
-        given = parsed(line)
-        config = str(getattr(given, "config", ""))
+        options = parsed(line)
+        config = str(getattr(options, "config", ""))
         if config.startswith(("configs/", "examples/")) and not Path(config).name.startswith("tune_"):
-            load(ROOT / config, [each for each in getattr(given, "overrides", []) if "=" in each])
+            load(ROOT / config, [item for item in getattr(options, "overrides", []) if "=" in item])
 
 
 def test_wrong_command_is_detected() -> None:
@@ -167,7 +167,7 @@ def test_table_of_one_kind_has_its_keys_only() -> None:
 
 
 def test_markdown_characters_are_escaped() -> None:
-    shown = hooks().keys("all")
-    assert "runs/&lt;name>" in shown
-    assert "such as &#123;num_arms: 5&#125;" in shown
-    assert "`{}`" in shown  # in code they are safe
+    output = hooks().keys("all")
+    assert "runs/&lt;name>" in output
+    assert "such as &#123;num_arms: 5&#125;" in output
+    assert "`{}`" in output  # in code they are safe

@@ -21,7 +21,7 @@ API = ROOT / "docs" / "reference" / "api.md"
 
 
 def others(text: str) -> set[str]:
-    """Modules of hpc_es besides `hpc_es.extend` that a program imports."""
+    """Modules of hpc_es, except `hpc_es.extend`, that a program imports."""
     names = set(imported(ast.parse(text)))
     return {name for name in names if name.startswith("hpc_es") and not f"{name}.".startswith("hpc_es.extend.")}
 
@@ -50,8 +50,8 @@ def test_every_import_is_public() -> None:
 
 
 def test_every_name_is_on_the_api_page_once() -> None:
-    shown = re.findall(r"^::: hpc_es\.extend\.(\w+)$", API.read_text(encoding="utf-8"), re.MULTILINE)
-    assert sorted(shown) == sorted(extend.__all__)
+    output = re.findall(r"^::: hpc_es\.extend\.(\w+)$", API.read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted(output) == sorted(extend.__all__)
 
 
 @pytest.mark.parametrize("name", extend.__all__)

@@ -63,20 +63,20 @@ def libraries(modules: set[str]) -> set[str]:
 
 @pytest.mark.parametrize("file", FILES)
 def test_libraries_are_imported_only_in_their_modules(file: str) -> None:
-    found, top = libraries(anywhere(file)), libraries(at_the_top(file))
+    result, top = libraries(anywhere(file)), libraries(at_the_top(file))
     if not file.startswith("mpi/"):
-        assert "mpi4py" not in found
+        assert "mpi4py" not in result
     if file not in {"storage/checkpoint.py", "storage/keras_file.py"}:
-        assert "h5py" not in found
+        assert "h5py" not in result
     if file != "tuning/study.py":
-        assert "optuna" not in found
+        assert "optuna" not in result
     if Path(file).parent != Path("report/loggers"):
-        assert not found & {"tensorboard", "mlflow", "wandb"}
+        assert not result & {"tensorboard", "mlflow", "wandb"}
     assert not top & {"tensorboard", "mlflow", "wandb"}
     if "tensorflow" not in Path(file).name:
         assert not top & {"tensorflow", "keras"}
     if Path(file).parent != Path("tasks/jax_episodes") and file != "devices/jax_setup.py":
-        assert not found & COMPILED
+        assert not result & COMPILED
     assert not top & {"pydantic", "mpi4py", "gym", "shimmy", *(COMPILED - {"jax"})}
 
 
@@ -124,15 +124,15 @@ def ours(tree: ast.AST) -> Iterator[str]:
             yield from (alias.name for alias in node.names if alias.name in MODULES)
         elif isinstance(node, ast.ImportFrom) and str(node.module) in MODULES:
             inner = [f"{node.module}.{alias.name}" for alias in node.names]
-            yield from (each if each in MODULES else str(node.module) for each in inner)
+            yield from (item if item in MODULES else str(node.module) for item in inner)
 
 
 def graph() -> dict[str, set[str]]:
-    """Which of our modules each of them imports: in functions and for type checking too."""
-    found: dict[str, set[str]] = {}
+    """The modules of this package that each module imports, also in functions and for type checking."""
+    result: dict[str, set[str]] = {}
     for module, file in MODULES.items():
-        found[module] = set(ours(ast.parse(FILES[file].read_text()))) - {module}
-    return found
+        result[module] = set(ours(ast.parse(FILES[file].read_text()))) - {module}
+    return result
 
 
 def cycles(edges: Mapping[str, set[str]]) -> list[list[str]]:
@@ -204,26 +204,26 @@ def loaded(program: str, tmp_path: Path) -> set[str]:
 
 
 def test_importing_a_session_is_cheap(tmp_path: Path) -> None:
-    found = loaded("import hpc_es.main; import hpc_es.api.job", tmp_path)
-    assert "gymnasium" not in found
-    assert not found & {"tensorflow", "keras", "pydantic", "matplotlib", "mpi4py", "scipy", "pandas", "h5py"}
+    result = loaded("import hpc_es.main; import hpc_es.api.job", tmp_path)
+    assert "gymnasium" not in result
+    assert not result & {"tensorflow", "keras", "pydantic", "matplotlib", "mpi4py", "scipy", "pandas", "h5py"}
 
 
 def test_importing_extend_is_cheap(tmp_path: Path) -> None:
-    found = loaded("import hpc_es.extend", tmp_path)
-    assert not found & {"tensorflow", "keras", "h5py", "mpi4py", "pydantic", "gymnasium", "torch", *COMPILED}
+    result = loaded("import hpc_es.extend", tmp_path)
+    assert not result & {"tensorflow", "keras", "h5py", "mpi4py", "pydantic", "gymnasium", "torch", *COMPILED}
 
 
 def test_tuning_on_a_worker_imports_no_more_than_a_run(tmp_path: Path) -> None:
-    found = loaded("import hpc_es.tuning.run; import hpc_es.commands.tuning", tmp_path)
-    assert not found & {"pydantic", "optuna", "matplotlib", "h5py", "gymnasium"}
+    result = loaded("import hpc_es.tuning.run; import hpc_es.commands.tuning", tmp_path)
+    assert not result & {"pydantic", "optuna", "matplotlib", "h5py", "gymnasium"}
 
 
 def test_run_on_the_cpu_never_imports_tensorflow(tmp_path: Path) -> None:
     program = f"from hpc_es.api.train import train\nassert len(list(train({EXAMPLE!r}, 'run'))) == 2"
-    found = loaded(program, tmp_path)
-    assert {"h5py", "pydantic", "gymnasium"} <= found
-    assert not found & {"tensorflow", "keras", "matplotlib", "torch", *COMPILED}
+    result = loaded(program, tmp_path)
+    assert {"h5py", "pydantic", "gymnasium"} <= result
+    assert not result & {"tensorflow", "keras", "matplotlib", "torch", *COMPILED}
 
 
 WORKER = """
@@ -244,6 +244,6 @@ assert len(SerialExecutor().run(Generation(made, run.state, 2)).results.rows) ==
 
 
 def test_worker_imports_neither_pydantic_nor_h5py_nor_tensorflow(tmp_path: Path) -> None:
-    found = loaded(WORKER.format(text=dump_json(validate(EXAMPLE))), tmp_path)
-    assert "gymnasium" in found
-    assert not found & {"tensorflow", "keras", "pydantic", "matplotlib", "rich", "torch", "h5py", *COMPILED}
+    result = loaded(WORKER.format(text=dump_json(validate(EXAMPLE))), tmp_path)
+    assert "gymnasium" in result
+    assert not result & {"tensorflow", "keras", "pydantic", "matplotlib", "rich", "torch", "h5py", *COMPILED}

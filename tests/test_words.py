@@ -1,4 +1,4 @@
-"""The package, README and docs/ avoid the wording that tests/helpers/words.py lists."""
+"""The package, README, docs/ and tests/ avoid the wording that tests/helpers/words.py lists."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from tests.helpers.words import (
     FILLER,
     REPEATS,
     ROOT,
+    TEST_NAME,
     Finding,
     counts,
     files_under,
@@ -142,3 +143,35 @@ def test_docstring_that_repeats_the_name_is_reported(tmp_path: Path) -> None:
     repeated = 'def close_environments(rows):\n    """Close all environments of these rows."""\n'
     assert _patterns(tmp_path, repeated) == [(2, REPEATS)]
     assert _patterns(tmp_path, 'def rows(x):\n    """Return the rows of x, float32[jobs, 3]."""\n') == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "a_rank_evaluates_its_chunks",
+        "what_is_wrong_is_reported",
+        "errors_are_told_at_once",
+        "results_have_the_same_bits",
+        "cache_of_ones_own_is_used",
+        "run_carries_on",
+        "killed_run_goes_on",
+    ],
+)
+def test_test_names_to_avoid_are_reported(tmp_path: Path, name: str) -> None:
+    assert _patterns(tmp_path, f"def test_{name}():\n    pass\n") == [(1, TEST_NAME)]
+
+
+def test_test_names_of_unit_and_behaviour_are_not_reported() -> None:
+    names = ["ask_returns_the_same_vectors_until_tell", "rank_0_writes_the_log", "whole_run_is_identical"]
+    for name in names:
+        assert list(words.names_of_tests(ast.parse(f"def test_{name}(): pass"))) == []
+
+
+def test_docstrings_of_tests_may_be_calculations(tmp_path: Path) -> None:
+    text = 'def {}():\n    """With 4 parameters: 2 + 2."""\n'
+    assert _patterns(tmp_path, text.format("test_size")) == []
+    assert _patterns(tmp_path, text.format("size")) == [(2, "definition is a fragment")]
+
+
+def test_imported_names_are_not_filler() -> None:
+    assert list(words.filler_names(ast.parse("from hypothesis import given\n@given(x)\ndef f(): pass"))) == []

@@ -24,12 +24,12 @@ def directed(plus: Any = PLUS, minus: Any = MINUS, **options: Any) -> Any:
     return strategy("ars", costs, MU, D4, population_size=2 * len(plus), **options)
 
 
-def told(made: Any) -> tuple[Any, Any, Any]:
+def message(created: Any) -> tuple[Any, Any, Any]:
     """The step of the first generation, its metrics and notices."""
-    state = made.initial()
-    results: Results = generation(made, state)
-    new, metrics = made.tell(state, results)
-    return new.theta - state.theta, metrics, made.notices(state, results, new)
+    state = created.initial()
+    results: Results = generation(created, state)
+    new, metrics = created.tell(state, results)
+    return new.theta - state.theta, metrics, created.notices(state, results, new)
 
 
 @pytest.mark.parametrize(
@@ -44,34 +44,34 @@ def told(made: Any) -> tuple[Any, Any, Any]:
 def test_ars_steps_along_all_directions_and_the_best_ones_by_hand(
     top: int | None, deviation: float, step: list[float]
 ) -> None:
-    found, metrics, notices = told(directed(top_directions=top))
-    assert found == pytest.approx(step, rel=1e-9)
+    result, metrics, notices = message(directed(top_directions=top))
+    assert result == pytest.approx(step, rel=1e-9)
     assert metrics["return_deviation"] == pytest.approx(deviation, rel=1e-9)
     assert (metrics["skipped_update"], notices) == (0, [])
 
 
 def test_both_halves_of_a_pair_use_nu_and_the_same_episodes() -> None:
-    made = directed(sigma=0.5)
-    generation(made, made.initial())
-    tried = np.concatenate(made.problem.evaluated)
+    created = directed(sigma=0.5)
+    generation(created, created.initial())
+    tried = np.concatenate(created.problem.evaluated)
     assert tried[:2] == pytest.approx(np.array([[0.35, -0.7, 0.425], [-0.15, 0.3, 0.175]]))
-    assert [made.group(job) for job in range(4)] == [0, 0, 1, 1]
+    assert [created.group(job) for job in range(4)] == [0, 0, 1, 1]
 
 
 def test_ties_between_directions_are_resolved_in_job_order() -> None:
     """All have the maximum 1: only 0 is used, w = (1 - 0) / .5 = 2, so the step is .02 * 2 * delta_0."""
-    step, *_ = told(directed([1, 0, 1, 0], [0, 1, 0, 1], top_directions=1))
+    step, *_ = message(directed([1, 0, 1, 0], [0, 1, 0, 1], top_directions=1))
     assert step == pytest.approx([0.02, -0.04, 0.01])
 
 
 @pytest.mark.parametrize("wrong", [NAN, math.inf, -math.inf])
 def test_failed_half_drops_its_direction(wrong: float) -> None:
     """As without direction 3, the best: 1 and 0 remain for b = 3 with 2; sigma_R of 3 2.5 1 0."""
-    found, metrics, _ = told(directed([1, 3, NAN, 0.5], [0, 2.5, 1, wrong], top_directions=3))
+    result, metrics, _ = message(directed([1, 3, NAN, 0.5], [0, 2.5, 1, wrong], top_directions=3))
     deviation = np.sqrt(np.square(np.array([3, 2.5, 1, 0]) - 1.625).mean())
     assert metrics["return_deviation"] == pytest.approx(deviation)
     expected = 0.02 / (2 * deviation) * (np.array([0.5, -1, 0.25]) + 0.5 * np.array([1.5, 0.75, -0.5]))
-    assert found == pytest.approx(expected)
+    assert result == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
@@ -82,17 +82,17 @@ def test_failed_half_drops_its_direction(wrong: float) -> None:
     ],
 )
 def test_ars_without_information_keeps_theta_with_a_reason(plus: list[float], minus: list[float], why: str) -> None:
-    made = directed(plus, minus, anneal_updates=2)
-    step, metrics, notices = told(made)
+    created = directed(plus, minus, anneal_updates=2)
+    step, metrics, notices = message(created)
     assert (step.tolist(), metrics["skipped_update"], notices) == ([0, 0, 0], 1, [why])
-    assert after(made, 3).master["updates"] == 0  # nor does the learning rate fall
+    assert after(created, 3).master["updates"] == 0  # nor does the learning rate fall
 
 
 def test_learning_rate_decays_linearly() -> None:
-    made = directed(anneal_updates=4)
-    steps, state = [], made.initial()
+    created = directed(anneal_updates=4)
+    steps, state = [], created.initial()
     for _ in range(6):
-        new = following(made, state)
+        new = following(created, state)
         steps.append((new.theta - state.theta)[0])
         state = new
     assert steps == pytest.approx([0.01555634919 * share for share in (1, 0.75, 0.5, 0.25, 0, 0)], rel=1e-6, abs=1e-12)
@@ -100,16 +100,16 @@ def test_learning_rate_decays_linearly() -> None:
 
 def test_without_sigma_perturbations_have_the_problems_deviations() -> None:
     """Deviations 1, 2, 4: nu is their geometric mean 2, with the factors .5, 1, 2 for candidates and step."""
-    made = directed(sigma=None)
-    made.problem.spread = np.array([1.0, 2.0, 4.0])
-    step, *_ = told(made)
-    assert made.problem.evaluated[0][0] - MU == pytest.approx([0.5, -2, 1])
+    created = directed(sigma=None)
+    created.problem.spread = np.array([1.0, 2.0, 4.0])
+    step, *_ = message(created)
+    assert created.problem.evaluated[0][0] - MU == pytest.approx([0.5, -2, 1])
     assert step == pytest.approx([0.01555634919 / 2, 0.001414213562, -0.01555634919 * 2])
 
 
 def test_ars_minimises_a_sphere() -> None:
-    made = strategy("ars", sphere, np.full(10, 0.2), sigma=0.02, learning_rate=0.01, anneal_updates=150)
-    assert sphere(after(made, 150).theta) < 1e-3 * sphere(made.initial().theta)
+    created = strategy("ars", sphere, np.full(10, 0.2), sigma=0.02, learning_rate=0.01, anneal_updates=150)
+    assert sphere(after(created, 150).theta) < 1e-3 * sphere(created.initial().theta)
 
 
 @pytest.mark.parametrize(
@@ -127,5 +127,5 @@ def test_invalid_ars_options_are_refused(options: dict[str, Any], text: str) -> 
 def test_ars_presets_are_a_zero_linear_policy_and_normalised_observations() -> None:
     config = validate({"task": {"env_id": "CartPole-v1"}, "algorithm": {"kind": "ars"}})
     assert (config.policy.hidden_dims, config.policy.bias, config.policy.initial) == ((), False, "zeros")
-    seen = config.task.observation_normalization
-    assert (seen.enabled, seen.probability, seen.clip, seen.deviation) == (True, 1.0, None, "sample")
+    observed = config.task.observation_normalization
+    assert (observed.enabled, observed.probability, observed.clip, observed.deviation) == (True, 1.0, None, "sample")

@@ -12,8 +12,8 @@ from tests.helpers.stepping import Rotated, Rows, Waves, after, elli, rotation, 
 
 def test_cma_es_equals_other_implementations_on_the_ellipsoid() -> None:
     """Against a plain implementation of the tutorial, which agrees with the package cmaes."""
-    made = strategy("cma_es", elli, np.ones(3), Waves(7, 3), sigma=0.5)
-    one, three = after(made, 1), after(made, 3)
+    created = strategy("cma_es", elli, np.ones(3), Waves(7, 3), sigma=0.5)
+    one, three = after(created, 1), after(created, 3)
     assert one.theta == pytest.approx([1.170802695, 1.27935964, 0.4590352517], rel=1e-8)
     assert float(one.shared["sigma"]) == pytest.approx(0.4948117169, rel=1e-8)
     assert one.master["sigma_path"] == pytest.approx([0.4159907821, 0.6803817445, -1.31752224], rel=1e-8)
@@ -41,21 +41,21 @@ def test_without_active_weights_the_worse_half_is_ignored() -> None:
     """The worst three of six samples do not matter."""
 
     def searched(worst: float) -> Any:
-        made = strategy("cma_es", [1, 2, 3, 4, 5 * worst, 6], np.ones(3), population_size=6, active=False)
-        return after(made, 1).master["covariance"]
+        created = strategy("cma_es", [1, 2, 3, 4, 5 * worst, 6], np.ones(3), population_size=6, active=False)
+        return after(created, 1).master["covariance"]
 
     assert searched(1).tobytes() == searched(9).tobytes()
 
 
 def test_path_length_and_axis_ratio_are_metrics() -> None:
-    made = strategy("cma_es", elli, np.ones(3), Waves(7, 3), sigma=0.5)
-    state = after(made, 1)
-    shown = made.metrics(state)
+    created = strategy("cma_es", elli, np.ones(3), Waves(7, 3), sigma=0.5)
+    state = after(created, 1)
+    output = created.metrics(state)
     lengths = np.sqrt(np.linalg.eigvalsh(state.master["covariance"]))
-    assert shown["axis_ratio"] == pytest.approx(lengths[-1] / lengths[0])
-    assert shown["condition_number"] == pytest.approx((lengths[-1] / lengths[0]) ** 2)
+    assert output["axis_ratio"] == pytest.approx(lengths[-1] / lengths[0])
+    assert output["condition_number"] == pytest.approx((lengths[-1] / lengths[0]) ** 2)
     path = np.linalg.norm([0.4159907821, 0.6803817445, -1.31752224])  # of the published generation
-    assert (shown["sigma"], shown["path_length"]) == pytest.approx((0.4948117169, path / 1.59687753), rel=1e-8)
+    assert (output["sigma"], output["path_length"]) == pytest.approx((0.4948117169, path / 1.59687753), rel=1e-8)
 
 
 @pytest.mark.parametrize("kind", ["cma_es", "sep_cma_es"])

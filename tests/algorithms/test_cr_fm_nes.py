@@ -40,22 +40,24 @@ FAR = (0.125643803, 30.20534511, 29.38642484, -0.2896678947, 1.111891122, 0.9259
 def after(start: float, sigma: float, generations: int, dtype: Any = np.float64, **options: Any) -> tuple[Any, State]:
     """The strategy of the test vectors and its state: six parameters, eight samples, v = (1, ..., 6) / 10."""
     theta = np.full(6, start, dtype)
-    made = strategy("cr_fm_nes", elli, theta, Waves(4, 6), sigma=sigma, population_size=8, **options)
-    state = made.initial()
+    created = strategy("cr_fm_nes", elli, theta, Waves(4, 6), sigma=sigma, population_size=8, **options)
+    state = created.initial()
     state = replace(state, shared={**state.shared, "v": np.arange(1, 7).astype(dtype) / dtype(10)})
     for _ in range(generations):
-        state = stepping.following(made, state)
-    return made, state
+        state = stepping.following(created, state)
+    return created, state
 
 
 def test_degenerate_covariance_ends_the_search() -> None:
     """The condition number 1 + |v|^2 exceeds 1e14."""
-    made, state = after(1.0, 0.5, 1)
+    created, state = after(1.0, 0.5, 1)
     for length, reason in ((1e2, None), (1e8, "tolconditioncov")):
         v = np.array([length, 1.0, 1.0, 1.0, 1.0, 1.0])
         grown = replace(state, shared={**state.shared, "v": v})
-        assert made.view(grown).condition == pytest.approx(1 + length**2 + 5)
-        assert (made.finished(stepping.following(made, grown)) or "").count("tolconditioncov") == (reason is not None)
+        assert created.view(grown).condition == pytest.approx(1 + length**2 + 5)
+        assert (created.finished(stepping.following(created, grown)) or "").count("tolconditioncov") == (
+            reason is not None
+        )
 
 
 def numbers(state: State) -> list[float]:
@@ -65,9 +67,9 @@ def numbers(state: State) -> list[float]:
 
 def test_constants_of_six_parameters_and_eight_samples() -> None:
     c = constants(6, 8)
-    found = (c.mu_eff, c.c_sigma, c.c_c, c.c_1(8), c.eta_b(8), c.alpha(8), c.eta_sigma(0.5, 8))
+    result = (c.mu_eff, c.c_sigma, c.c_c, c.c_1(8), c.eta_b(8), c.alpha(8), c.eta_sigma(0.5, 8))
     expected = (2.84061043, 0.3497396632, 0.4086496883, 0.005938530345, 0.1931457104, 1.074796922, 0.875254292)
-    assert found == pytest.approx(expected, rel=1e-8)
+    assert result == pytest.approx(expected, rel=1e-8)
     assert c.eta_sigma(1.0, 8) == 1
     assert c.eta_sigma(0.05, 8) == pytest.approx(2 * np.tanh(14.7 / 10))
 
@@ -91,8 +93,8 @@ def test_cr_fm_nes_equals_another_implementation_on_the_ellipsoid(generations: i
 
 def test_distance_weights_apply_while_the_path_is_long() -> None:
     """From generation 2 on, whose path is 1.3188 times as long as expected."""
-    made, second = after(30.0, 0.1, 2)
-    assert float(second.shared["path_length"]) / made.constants(second).chi_n == pytest.approx(1.3188, abs=1e-4)
+    created, second = after(30.0, 0.1, 2)
+    assert float(second.shared["path_length"]) / created.constants(second).chi_n == pytest.approx(1.3188, abs=1e-4)
     assert numbers(after(30.0, 0.1, 4)[1]) == pytest.approx(FAR, rel=1e-8)
 
 
@@ -110,42 +112,42 @@ def test_chunks_that_split_a_pair_do_not_change_results() -> None:
 
 def test_deviations_stay_above_zero() -> None:
     """A path some hundred times longer than usual would make a coordinate's deviation negative."""
-    made, state = after(1.0, 0.5, 1)
+    created, state = after(1.0, 0.5, 1)
     path = np.array([0.0, 0, 0, 0, 300, 1000])
-    state = stepping.following(made, replace(state, master={**state.master, "covariance_path": path}))
+    state = stepping.following(created, replace(state, master={**state.master, "covariance_path": path}))
     assert (state.shared["scales"] > 0).all() and np.isfinite(state.theta).all()
 
 
 def test_rows_hold_the_norm_and_the_projection_of_z() -> None:
-    made, state = after(1.0, 0.5, 0)
-    rows = generation(made, state).rows
+    created, state = after(1.0, 0.5, 0)
+    rows = generation(created, state).rows
     z = np.stack([Waves(4, 6).direction(0, pair, 0, 6) for pair in range(4)])
     v = np.arange(1, 7) / 10
     assert rows["along"][::2] == pytest.approx(z @ v / np.linalg.norm(v))
     assert rows["along"][1::2].tolist() == (-rows["along"][::2]).tolist()
     assert rows["norm"] == pytest.approx(np.repeat(np.linalg.norm(z, axis=1), 2))
-    evaluated = made.evaluate(state, Chunk(0, 0, 3, "evaluate"), nothing).rows
+    evaluated = created.evaluate(state, Chunk(0, 0, 3, "evaluate"), nothing).rows
     assert evaluated.dtype == rows.dtype and not evaluated["along"].any() and not evaluated["norm"].any()
 
 
 @pytest.mark.parametrize(("path", "kinds"), [(3.0, 1), (4.0, 2)])
 def test_distance_weighted_sums_are_computed_only_if_needed(path: float, kinds: int) -> None:
     """If halves are equal the path only shrinks, to 0.65 of its length; chi of six parameters is 2.35."""
-    made, state = after(1.0, 0.5, 1)
-    rows = generation(made, state).rows
+    created, state = after(1.0, 0.5, 1)
+    rows = generation(created, state).rows
     rows["return_"] = np.arange(8) // 2
-    told = replace(state, shared={**state.shared, "path_length": np.array(path)})
-    assert len(made.weights(told, rows, rows["return_"]).weights) == kinds
+    message = replace(state, shared={**state.shared, "path_length": np.array(path)})
+    assert len(created.weights(message, rows, rows["return_"]).weights) == kinds
 
 
 def test_failed_evaluation_gets_the_weight_of_the_largest_cost_and_is_not_feasible() -> None:
-    found = []
+    result = []
     for worst in (np.nan, 1e300):
         costs = [3.0, 1.0, 2.0, 5.0, 4.0, 6.0, 7.0, worst]
-        made = strategy("cr_fm_nes", costs, np.ones(6), Waves(4, 6), population_size=8)
-        found.append(generation(made, made.initial()).prepared.weights)
-    assert found[0].weights[0].tolist() == found[1].weights[0].tolist()
-    assert [weights.feasible for weights in found] == [7, 8]
+        created = strategy("cr_fm_nes", costs, np.ones(6), Waves(4, 6), population_size=8)
+        result.append(generation(created, created.initial()).prepared.weights)
+    assert result[0].weights[0].tolist() == result[1].weights[0].tolist()
+    assert [weights.feasible for weights in result] == [7, 8]
 
 
 def test_default_population_is_even() -> None:
@@ -167,48 +169,48 @@ def test_populations_of_restarts_are_even() -> None:
 
 def test_stalled_search_is_reported() -> None:
     """Every generation has the same returns, so the best one is from the first."""
-    made = strategy("cr_fm_nes", [1.0, 2, 3, 4, 5, 6, 7, 8], np.ones(6), Waves(4, 6), population_size=8)
-    state, told = made.initial(), []
+    created = strategy("cr_fm_nes", [1.0, 2, 3, 4, 5, 6, 7, 8], np.ones(6), Waves(4, 6), population_size=8)
+    state, message = created.initial(), []
     for _ in range(STALLED + 2):
-        results = generation(made, state)
-        after = made.tell(state, results)[0]
-        told.append([text for text in made.notices(state, results, after) if "better" in text])
+        results = generation(created, state)
+        after = created.tell(state, results)[0]
+        message.append([text for text in created.notices(state, results, after) if "better" in text])
         state = after
     text = (
         "no better return in 100 generations: a population of 8 may be too small for 6 parameters, or sigma too large"
     )
-    assert told == [[]] * STALLED + [[text]] * 2
+    assert message == [[]] * STALLED + [[text]] * 2
 
 
 def test_ask_tell_finds_the_result_of_minimize() -> None:
     options: dict[str, Any] = {"population_size": 8, "seed": 3, "max_evaluations": 400}
-    found = hpc_es.minimize(sphere, np.ones(6), 0.3, algorithm="cr_fm_nes", **options)
+    result = hpc_es.minimize(sphere, np.ones(6), 0.3, algorithm="cr_fm_nes", **options)
     es = hpc_es.Strategy("cr_fm_nes", x0=np.ones(6), sigma0=0.3, **options)
     while not es.stop():
         es.tell([sphere(x) for x in es.ask()])
-    assert es.best is not None and found.f == es.best.f < 1e-3
+    assert es.best is not None and result.f == es.best.f < 1e-3
 
 
 @pytest.mark.parametrize("kept", [0, 1 << 20])
 def test_cached_samples_are_used_for_the_same_state_and_chunk_only(kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hpc_es.algorithms.cr_fm_nes.MAX_CACHED", kept)
-    made, other = (strategy("cr_fm_nes", sphere, np.ones(6), population_size=8) for _ in range(2))
-    first = made.initial()
+    created, other = (strategy("cr_fm_nes", sphere, np.ones(6), population_size=8) for _ in range(2))
+    first = created.initial()
     second = stepping.following(other, first)
     chunks = Chunk(0, 0, 8), Chunk(0, 2, 3)
     for state in (first, second, first):
         for chunk in (*chunks, chunks[1]):
             fresh = strategy("cr_fm_nes", sphere, np.ones(6), population_size=8)
             expected = fresh.candidates(state, chunk).stacked()
-            assert made.candidates(state, chunk).stacked().tobytes() == expected.tobytes()
+            assert created.candidates(state, chunk).stacked().tobytes() == expected.tobytes()
 
 
 UTILITIES = [0.4804227103, 0.01957728969, -0.25, -0.25]  # of four samples
 
 
 def test_distance_factor_equals_that_of_crfmnes() -> None:
-    found = [far_factor(size) for size in (6, 40, 1000)]
-    assert found == pytest.approx([1.074796922, 1.5739443, 2.618795732], rel=1e-8)
+    result = [far_factor(size) for size in (6, 40, 1000)]
+    assert result == pytest.approx([1.074796922, 1.5739443, 2.618795732], rel=1e-8)
 
 
 @pytest.mark.parametrize("size", [1, 10**6, 10**9])
@@ -232,20 +234,20 @@ def test_equal_samples_have_equal_weights() -> None:
 def test_distance_weights_grow_with_the_distance_of_good_samples_only() -> None:
     """Before subtracting 1/4: .7304 and .2696 for the two good ones; the second is ln 2 / alpha farther."""
     lengths = np.array([1.0, 1 + math.log(2) / 3, 50.0, 1.0])
-    found = by_distance(np.array(UTILITIES), lengths, 3.0)
+    result = by_distance(np.array(UTILITIES), lengths, 3.0)
     total = 0.7304227103 + 2 * 0.26957728969
-    assert found == pytest.approx([0.7304227103 / total - 0.25, 0.5391545794 / total - 0.25, -0.25, -0.25], rel=1e-8)
+    assert result == pytest.approx([0.7304227103 / total - 0.25, 0.5391545794 / total - 0.25, -0.25, -0.25], rel=1e-8)
     assert np.isfinite(by_distance(np.array(UTILITIES), np.array([990.0, 1000, 1010, 1000]), 5.0)).all()
 
 
 def test_sums_over_pairs_are_sums_over_samples() -> None:
     """z of (+, -) is 2 and -2, then 5 and -5; u . z is half of it."""
-    z, each = np.array([2.0, -2, 5, -5]), np.array([UTILITIES, UTILITIES[::-1]])
-    weights = SampleWeights(each, z / 2, z**2, 4)
+    z, item = np.array([2.0, -2, 5, -5]), np.array([UTILITIES, UTILITIES[::-1]])
+    weights = SampleWeights(item, z / 2, z**2, 4)
     sums = weights.of_pairs @ np.array([2.0, 5.0])
     squares = weights.of_pairs @ np.array([4.0, 25.0])
     for which, travels in enumerate([False, True]):
-        expected = [each[which] @ z, each[which] @ (z * z / 2), each[which] @ z**2]
+        expected = [item[which] @ z, item[which] @ (z * z / 2), item[which] @ z**2]
         _, (first, along, _) = weights.chosen(travels, sums)
         _, (_, _, second) = weights.chosen(travels, squares)
         assert [first, along, second] == pytest.approx(expected)
@@ -272,8 +274,8 @@ def natural(v: Float64, y: Float64) -> tuple[Float64, Float64]:
     fisher = np.array([[np.trace(a @ b) / 2 for b in changes] for a in changes])
     whitened = np.linalg.solve(covariance, y)
     gradient = np.array([(y @ change @ whitened - np.trace(change)) / 2 for change in changes])
-    found = np.linalg.solve(fisher, gradient)
-    return found[: len(v)], found[len(v) :]
+    result = np.linalg.solve(fisher, gradient)
+    return result[: len(v)], result[len(v) :]
 
 
 def test_natural_gradient_equals_that_of_the_fisher_matrix() -> None:
@@ -296,7 +298,7 @@ def test_rank_one_sums_equal_sums_over_single_samples() -> None:
     shape, rng = RankOne(V), np.random.default_rng(0)
     z, w = rng.standard_normal((5, 6)), np.array([0.5, 0.25, -0.1, -0.3, -0.35])
     along = z @ V / np.linalg.norm(V)
-    found = shape.summed((w * along) @ z, w @ z**2, float(w @ along**2))
-    single = [shape.gradient(shape.sample(each, a)) for each, a in zip(z, along, strict=True)]
-    for part, parts in zip(found, zip(*single, strict=True), strict=True):
+    result = shape.summed((w * along) @ z, w @ z**2, float(w @ along**2))
+    single = [shape.gradient(shape.sample(item, a)) for item, a in zip(z, along, strict=True)]
+    for part, parts in zip(result, zip(*single, strict=True), strict=True):
         np.testing.assert_allclose(part, w @ np.stack(parts), atol=1e-13)

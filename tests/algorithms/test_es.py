@@ -43,7 +43,7 @@ PLAIN = optimizers.Options(kind="none", learning_rate=1.0)
 THETA = np.array([1, -2], np.float32)
 
 
-class Given(BlockNoise):
+class Fixed(BlockNoise):
     """Directions from a table [pairs, params]."""
 
     def __init__(self, directions: Sequence[Sequence[float]]) -> None:
@@ -122,7 +122,7 @@ def asked(es: EvolutionStrategy, state: State | None = None, round: int = 0, bef
 
 
 def prepared_by(es: EvolutionStrategy, state: State, rows: Rows) -> Any:
-    """What the strategy makes of rows whose fitness is the return."""
+    """The prepared update for rows whose fitness is the return."""
     return es.prepare(state, rows, rows["return_"])
 
 
@@ -131,7 +131,7 @@ def rows_of(es: EvolutionStrategy, state: State | None = None) -> Rows:
     return np.concatenate([es.evaluate(state, chunk, nothing).rows for chunk in asked(es, state)])
 
 
-def told(
+def message(
     es: EvolutionStrategy, rows: Rows, learned: Sequence[Arrays] = (), state: State | None = None
 ) -> tuple[State, Any]:
     """The next state and the metrics, as the loop makes them."""
@@ -143,17 +143,21 @@ def told(
     return carried.merge_into(after), {**metrics, **problem.metrics(carried)}
 
 
-def moved(es: EvolutionStrategy, rows: Rows | None = None) -> Array:
-    """How far theta moves, which is g with the plain optimizer of rate 1."""
-    state, _ = told(es, rows_of(es) if rows is None else rows)
+def update(es: EvolutionStrategy, rows: Rows | None = None) -> Array:
+    """The change of theta, which is g with the plain optimizer of rate 1."""
+    state, _ = message(es, rows_of(es) if rows is None else rows)
     assert state.theta.dtype == np.float32
     return state.theta - es.initial().theta
 
 
 def rows(returns: Sequence[float], signs: Sequence[float] | None = None, lengths: Any = 1) -> Rows:
-    made = np.zeros(len(returns), ROW)
-    made["return_"], made["sign_return"], made["length"] = returns, returns if signs is None else signs, lengths
-    return made
+    created = np.zeros(len(returns), ROW)
+    created["return_"], created["sign_return"], created["length"] = (
+        returns,
+        returns if signs is None else signs,
+        lengths,
+    )
+    return created
 
 
 # The update by hand. T43: F = -|x|^2 at (1, -2), sigma 0.1, the two unit vectors as directions.
@@ -172,17 +176,17 @@ UNITS = [[1, 0], [0, 1]]
     ],
 )
 def test_es_update_by_hand(options: dict[str, Any], step: list[float]) -> None:  # T43
-    es = strategy(noise=Given(UNITS), population_size=4, **options)
+    es = strategy(noise=Fixed(UNITS), population_size=4, **options)
     np.testing.assert_allclose(rows_of(es)["return_"], [-5.21, -4.81, -4.61, -5.41], rtol=1e-6)
-    np.testing.assert_allclose(moved(es), step, rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(update(es), step, rtol=1e-5, atol=1e-7)
 
 
 def test_pair_weights_by_hand() -> None:  # T36, T43
     for returns, weights in (([3, 1, 2, 9], [2 / 3, -2 / 3]), ([-5.21, -4.81, -4.61, -5.41], [-1 / 3, 1])):
-        es = strategy(noise=Given(UNITS), population_size=4)
-        found = prepared_by(es, es.initial(), rows(returns))
-        np.testing.assert_allclose(found.values, [weights], rtol=1e-6)
-        assert (found.count, found.values.dtype) == (4, np.float32)
+        es = strategy(noise=Fixed(UNITS), population_size=4)
+        result = prepared_by(es, es.initial(), rows(returns))
+        np.testing.assert_allclose(result.values, [weights], rtol=1e-6)
+        assert (result.count, result.values.dtype) == (4, np.float32)
 
 
 @pytest.mark.parametrize(
@@ -196,16 +200,16 @@ def test_pair_weights_by_hand() -> None:  # T36, T43
 )
 def test_fitness_shapings_by_hand(shaping: str, weights: list[float]) -> None:
     """Returns 5, 5, 4, 7 rank 1.5, 1.5, 0, 3; signs 3, -1, 1, 2 rank 3, 0, 1, 2."""
-    es = strategy(noise=Given(UNITS), population_size=4, fitness_shaping=shaping)
-    found = prepared_by(es, es.initial(), rows([5, 5, 4, 7], [3, -1, 1, 2]))
-    np.testing.assert_allclose(found.values, [weights], atol=1e-7)
+    es = strategy(noise=Fixed(UNITS), population_size=4, fitness_shaping=shaping)
+    result = prepared_by(es, es.initial(), rows([5, 5, 4, 7], [3, -1, 1, 2]))
+    np.testing.assert_allclose(result.values, [weights], atol=1e-7)
 
 
 def test_without_mirroring_every_job_has_its_own_perturbation() -> None:
     """At (1, -2): (1.1, -2) gives -5.21, (1, -1.9) gives -4.61; g = sum F_i eps_i / 2, with ranks -1/2 and 1/2."""
-    keywords: dict[str, Any] = {"noise": Given(UNITS), "population_size": 2, "mirrored_sampling": False}
-    np.testing.assert_allclose(moved(strategy(**keywords, fitness_shaping="none")), [-2.605, -2.305], rtol=1e-5)
-    np.testing.assert_allclose(moved(strategy(**keywords)), [-0.25, 0.25], rtol=1e-6)
+    keywords: dict[str, Any] = {"noise": Fixed(UNITS), "population_size": 2, "mirrored_sampling": False}
+    np.testing.assert_allclose(update(strategy(**keywords, fitness_shaping="none")), [-2.605, -2.305], rtol=1e-5)
+    np.testing.assert_allclose(update(strategy(**keywords)), [-0.25, 0.25], rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -218,19 +222,19 @@ def test_without_mirroring_every_job_has_its_own_perturbation() -> None:
 )
 def test_weight_decay_shrinks_theta_by_hand(kind: Any, step: list[float]) -> None:  # T44: -g + l2 theta = [-.095, -.21]
     es = strategy(
-        noise=Given(UNITS),
+        noise=Fixed(UNITS),
         population_size=4,
         fitness_shaping="none",
         weight_decay=0.005,
         optimizer=optimizers.Options(kind=kind, learning_rate=0.01),
     )
     returns = rows([0.4, 0, 0.8, 0])  # w = [.4, .8], g = w / 4 = [.1, .2]
-    np.testing.assert_allclose(moved(es, returns), step, rtol=1e-4, atol=2e-7)  # theta + step is rounded near 2
+    np.testing.assert_allclose(update(es, returns), step, rtol=1e-4, atol=2e-7)  # theta + step is rounded near 2
 
 
 def test_es_metrics_by_hand() -> None:
-    es = strategy(np.array([3, -4], np.float32), Given(UNITS), population_size=4, fitness_shaping="none")
-    _, metrics = told(es, rows([12, 0, 0, 16]))  # w = [12, -16], g = [3, -4]
+    es = strategy(np.array([3, -4], np.float32), Fixed(UNITS), population_size=4, fitness_shaping="none")
+    _, metrics = message(es, rows([12, 0, 0, 16]))  # w = [12, -16], g = [3, -4]
     assert metrics["gradient_norm"] == pytest.approx(5)
     assert metrics["update_ratio"] == pytest.approx(1)
     assert metrics["theta_norm"] == pytest.approx(10)
@@ -253,7 +257,7 @@ def test_es_estimates_the_gradient_of_a_quadratic() -> None:
     )
     truth = -2 * (theta - center)
     error = np.sqrt((np.square(truth).sum() + np.square(truth)) / pairs)
-    assert (np.abs(moved(es) - truth) < 5 * error).all()
+    assert (np.abs(update(es) - truth) < 5 * error).all()
 
 
 @pytest.mark.parametrize("shaping", ["centered_rank", "none"])
@@ -264,7 +268,7 @@ def test_es_maximises_a_sphere(shaping: str, mirrored: bool) -> None:
     es = strategy(np.array([1, -2, 0.5], np.float32), population_size=40, chunk_size=40, **keywords)
     state = start(es)
     for _ in range(100):
-        state, _ = told(es, rows_of(es, state), state=state)
+        state, _ = message(es, rows_of(es, state), state=state)
     assert state.generation == 100
     assert np.abs(state.theta).max() < 0.2
 
@@ -274,8 +278,8 @@ def test_es_maximises_a_sphere(shaping: str, mirrored: bool) -> None:
 
 @pytest.mark.parametrize("shaping", ["centered_rank", "centered_sign_rank", "sign", "none"])
 def test_equal_fitness_gives_no_update(shaping: str) -> None:  # T37
-    es = strategy(noise=Given(UNITS), population_size=4, fitness_shaping=shaping)
-    assert moved(es, rows([5, 5, 5, 5])).tolist() == [0, 0]
+    es = strategy(noise=Fixed(UNITS), population_size=4, fitness_shaping=shaping)
+    assert update(es, rows([5, 5, 5, 5])).tolist() == [0, 0]
 
 
 @pytest.mark.parametrize("shaping", ["centered_rank", "none", "sign"])
@@ -284,15 +288,15 @@ def test_failed_half_drops_its_pair(shaping: str, failing: int) -> None:
     """As without the pair: same ranks, same divisor, its direction unused."""
     returns = [3.0, 1, 2, 9, 8, -1]
     returns[2 + failing] = np.nan
-    three = strategy(noise=Given([[1, 0], [7, 7], [0, 1]]), population_size=6, fitness_shaping=shaping)
-    two = strategy(noise=Given(UNITS), population_size=4, fitness_shaping=shaping)
+    three = strategy(noise=Fixed([[1, 0], [7, 7], [0, 1]]), population_size=6, fitness_shaping=shaping)
+    two = strategy(noise=Fixed(UNITS), population_size=4, fitness_shaping=shaping)
     assert prepared_by(three, three.initial(), rows(returns)).count == 4
-    assert np.array_equal(moved(three, rows(returns)), moved(two, rows([3, 1, 8, -1])))
+    assert np.array_equal(update(three, rows(returns)), update(two, rows([3, 1, 8, -1])))
 
 
 def test_without_mirroring_a_failed_job_is_dropped() -> None:
-    es = strategy(noise=Given([[1, 0], [0, 1], [7, 7]]), population_size=3, mirrored_sampling=False)
-    assert moved(es, rows([3, 4, np.nan])).tolist() == [-0.25, 0.25]
+    es = strategy(noise=Fixed([[1, 0], [0, 1], [7, 7]]), population_size=3, mirrored_sampling=False)
+    assert update(es, rows([3, 4, np.nan])).tolist() == [-0.25, 0.25]
 
 
 @pytest.mark.parametrize("returns", [[np.nan] * 4, [np.nan, 1, 2, np.nan]])
@@ -300,9 +304,9 @@ def test_without_mirroring_a_failed_job_is_dropped() -> None:
 def test_without_a_valid_pair_theta_and_optimizer_stay(kind: Any, returns: list[float]) -> None:
     """Without weight decay or momentum, too."""
     optimizer = optimizers.Options(kind=kind, learning_rate=0.1)
-    es = strategy(noise=Given(UNITS), population_size=4, optimizer=optimizer, weight_decay=0.1)
-    moving, _ = told(es, rows([1, 2, 4, 3]))
-    after, metrics = told(es, rows(returns), state=moving)
+    es = strategy(noise=Fixed(UNITS), population_size=4, optimizer=optimizer, weight_decay=0.1)
+    moving, _ = message(es, rows([1, 2, 4, 3]))
+    after, metrics = message(es, rows(returns), state=moving)
     assert after.generation == 2 and after.theta.tobytes() == moving.theta.tobytes()
     assert {name: array.tobytes() for name, array in after.master.items()} == {
         name: array.tobytes() for name, array in moving.master.items()
@@ -383,26 +387,26 @@ def test_seeds_and_parameters_of_a_job_do_not_depend_on_its_chunk() -> None:
         part, its = evaluated(Chunk(0, first, jobs))
         assert np.array_equal(part.stack, whole.stack[first : first + jobs])
         assert np.array_equal(its.seeds, batch.seeds[first : first + jobs])
-        for place in range(jobs):
-            assert its.action_noise(place).random() == batch.action_noise(first + place).random()
+        for index in range(jobs):
+            assert its.action_noise(index).random() == batch.action_noise(first + index).random()
 
 
 def test_perturbations_differ_by_generation_seed_and_repetition() -> None:  # T49, T54
-    made = [
+    created = [
         evaluated(Chunk(0, 0, 8), generation, Keys(seed, repetition))
         for generation in (0, 1)
         for seed in (0, 1)
         for repetition in (0, 1)
     ]
-    assert len(np.unique(np.concatenate([batch.seeds for _, batch in made]))) == 8 * 8
-    assert len(np.unique(np.concatenate([actor.stack for actor, _ in made]), axis=0)) == 8 * 8
+    assert len(np.unique(np.concatenate([batch.seeds for _, batch in created]))) == 8 * 8
+    assert len(np.unique(np.concatenate([actor.stack for actor, _ in created]), axis=0)) == 8 * 8
 
 
 def test_action_noise_differs_by_job_and_uses_the_policys_deviation() -> None:
     _, batch = evaluated(Chunk(0, 0, 8))
     assert batch.training
     assert batch.action_noise_std == 0.25
-    assert len({batch.action_noise(place).random() for place in range(8)}) == 8
+    assert len({batch.action_noise(index).random() for index in range(8)}) == 8
 
 
 def test_evaluation_uses_theta_without_perturbation_and_its_own_seeds() -> None:
@@ -459,11 +463,11 @@ def sums(samples: Array) -> dict[str, Array]:
 
 
 def test_observation_statistics_merge_units_and_generations() -> None:
-    es = strategy(noise=Given(UNITS), population_size=4, normalization=ObservationNormalization(enabled=True))
+    es = strategy(noise=Fixed(UNITS), population_size=4, normalization=ObservationNormalization(enabled=True))
     samples = np.random.default_rng(0).normal(2, 3, (30, 3))
     parts = np.split(samples, [5, 20])
-    state, first = told(es, rows([1, 2, 3, 4]), [sums(parts[0]), {}, sums(parts[1])])
-    state, second = told(es, rows([1, 2, 3, 4]), [{}, sums(parts[2])], state)
+    state, first = message(es, rows([1, 2, 3, 4]), [sums(parts[0]), {}, sums(parts[1])])
+    state, second = message(es, rows([1, 2, 3, 4]), [{}, sums(parts[2])], state)
     assert first["observation_count"] == pytest.approx(20 + INITIAL_COUNT)
     assert second["observation_count"] == pytest.approx(30 + INITIAL_COUNT)
     np.testing.assert_allclose(state.shared["observation_mean"], samples.sum(axis=0) / 30.01, rtol=1e-5)
@@ -489,12 +493,12 @@ def test_observation_counts_equal_the_steps_of_observed_episodes() -> None:
     everything = np.concatenate([outcome.rows for outcome in outcomes])
     lives = list(map(lifetime, seeds))
     assert everything["length"].tolist() == lives and len(lives) == 8
-    state, metrics = told(
+    state, metrics = message(
         es, everything, [problem.unit(unit) for outcome in outcomes for unit in outcome.learned], state
     )
     assert metrics["observation_count"] == pytest.approx(sum(lives) + INITIAL_COUNT)
-    seen = np.array([[t, life, 1] for life in lives for t in range(life)], np.float64)
-    expected = seen.sum(axis=0) / (len(seen) + INITIAL_COUNT)
+    observed = np.array([[t, life, 1] for life in lives for t in range(life)], np.float64)
+    expected = observed.sum(axis=0) / (len(observed) + INITIAL_COUNT)
     np.testing.assert_allclose(state.shared["observation_mean"], expected, rtol=1e-5)
 
 
@@ -530,7 +534,7 @@ def test_partial_updates_use_the_generation_of_the_state() -> None:
     state = es.initial()
     later = State(1, state.shared, state.master)
     prepared = prepared_by(es, state, rows([1, 0]))
-    now, then = (es.partial_update(each, prepared, 0)["sums"][0] for each in (state, later))
+    now, then = (es.partial_update(item, prepared, 0)["sums"][0] for item in (state, later))
     assert not np.array_equal(now, then)
 
 
@@ -544,17 +548,17 @@ class Coordinates(ProblemDefaults):
     layout = flat(2)
 
     def __init__(self) -> None:
-        self.seen: list[Array] = []
+        self.observed: list[Array] = []
 
     def initial(self, rng: np.random.Generator) -> Array:
         return np.array([1 + 1e-9, 3.0])
 
     def evaluate(self, candidates: Population, jobs: Jobs, carried: ProblemState, poll: Any) -> Outcome:
         stack = candidates.stacked()
-        self.seen.append(stack)
-        made = np.zeros(len(jobs), row_dtype())
-        made["return_"], made["length"] = -np.square(stack - 1).sum(axis=1), 1
-        return Outcome(made)
+        self.observed.append(stack)
+        created = np.zeros(len(jobs), row_dtype())
+        created["return_"], created["length"] = -np.square(stack - 1).sum(axis=1), 1
+        return Outcome(created)
 
 
 def test_problem_of_float64_is_searched_in_float64() -> None:
@@ -563,18 +567,18 @@ def test_problem_of_float64_is_searched_in_float64() -> None:
     es = EvolutionStrategy(
         Options(population_size=4, sigma=0.1, fitness_shaping="none", optimizer=PLAIN),
         problem,
-        Given(UNITS),
+        Fixed(UNITS),
         Keys(1),
         4,
     )
     state = es.initial()
     (outcome,) = [es.evaluate(state, chunk, nothing) for chunk in asked(es)]
-    np.testing.assert_allclose(problem.seen[0][0], [1 + 1e-9 + 0.1, 3], rtol=1e-15)
+    np.testing.assert_allclose(problem.observed[0][0], [1 + 1e-9 + 0.1, 3], rtol=1e-15)
     prepared = es.prepare(state, outcome.rows, outcome.rows["return_"])
     np.testing.assert_allclose(prepared.values, [[-4e-10, -0.8]], rtol=1e-5)
-    after, _ = told(es, outcome.rows)
+    after, _ = message(es, outcome.rows)
     np.testing.assert_allclose(after.theta, [1 + 0.9e-9, 2.8], rtol=1e-13)
-    arrays = [problem.seen[0], prepared.values, after.theta, es.partial_update(state, prepared, 0)["sums"][0]]
+    arrays = [problem.observed[0], prepared.values, after.theta, es.partial_update(state, prepared, 0)["sums"][0]]
     assert {array.dtype for array in arrays} == {np.dtype(np.float64)}
 
 

@@ -20,7 +20,7 @@ WORTH = Column("worth", "<f8")
 
 @dataclass(frozen=True)
 class Reach:
-    """How far a strategy comes on the sphere, from |x|^2 = SIZE, and in how many generations."""
+    """The value that a strategy reaches on the sphere from |x|^2 = SIZE, and the number of generations."""
 
     cost: float = 1e-3
     noisy: float = SIZE / 5  # with noise of 0.3, or half as long with failures
@@ -45,7 +45,7 @@ def hash_noise(x: Array) -> float:
 
 
 def moving(state: State) -> dict[str, Array]:
-    """What a strategy samples from: its arrays of numbers, but those that are NaN until they are measured."""
+    """The distribution of a strategy: its numeric arrays, except those that are NaN until the first update."""
     numbers = {name: array for name, array in state.shared.items() if array.dtype.kind == "f"}
     return {name: array for name, array in numbers.items() if np.isfinite(array).all()}
 
@@ -63,8 +63,8 @@ def test_strategy_ranks_the_fitness_not_the_return(kind: str) -> None:
     kind_of_problem = type(plain.problem)
 
     class UpsideDown(kind_of_problem):  # type: ignore[misc, valid-type]
-        def evaluate(self, *given: Any) -> Outcome:
-            outcome: Outcome = super().evaluate(*given)
+        def evaluate(self, *options: Any) -> Outcome:
+            outcome: Outcome = super().evaluate(*options)
             worth = outcome.rows["return_"].copy()
             outcome.rows["return_"] *= -1
             return replace(outcome, rows=with_columns(outcome.rows, {WORTH: worth}))
@@ -73,7 +73,7 @@ def test_strategy_ranks_the_fitness_not_the_return(kind: str) -> None:
             return rows["worth"]
 
     turned = UpsideDown(sphere, np.ones(SIZE))
-    states = [after(made, 3) for made in (plain, replace(upside_down, problem=turned))]
+    states = [after(created, 3) for created in (plain, replace(upside_down, problem=turned))]
     ours, theirs = ({**state.shared, **state.master} for state in states)
     assert {name: array.tobytes() for name, array in ours.items()} == {
         name: array.tobytes() for name, array in theirs.items()
@@ -84,24 +84,24 @@ def test_strategy_ranks_the_fitness_not_the_return(kind: str) -> None:
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_strategy_vectors_have_the_dtype_of_the_problem(kind: str, dtype: Any) -> None:
     """float32 for the parameters of a policy, in every generation."""
-    made = strategy(kind, sphere, np.ones(SIZE, dtype))
-    state = after(made, 12)
-    assert {vectors.dtype for vectors in made.problem.evaluated} == {state.theta.dtype} == {np.dtype(dtype)}
+    created = strategy(kind, sphere, np.ones(SIZE, dtype))
+    state = after(created, 12)
+    assert {vectors.dtype for vectors in created.problem.evaluated} == {state.theta.dtype} == {np.dtype(dtype)}
     assert sphere(state.theta) < SIZE
 
 
 @every
 def test_strategy_approaches_the_optimum_of_a_noisy_sphere(kind: str) -> None:
-    made = strategy(kind, lambda x: sphere(x) + 0.3 * hash_noise(x), np.ones(SIZE))
+    created = strategy(kind, lambda x: sphere(x) + 0.3 * hash_noise(x), np.ones(SIZE))
     reach = REACH.get(kind, Reach())
-    assert sphere(after(made, reach.generations).theta) < reach.noisy
+    assert sphere(after(created, reach.generations).theta) < reach.noisy
 
 
 @every
 def test_strategy_stays_on_a_plateau(kind: str) -> None:
-    made = strategy(kind, lambda x: 7.0, np.ones(SIZE))
-    state = made.initial()
-    later = after(made, 3)
+    created = strategy(kind, lambda x: 7.0, np.ones(SIZE))
+    state = created.initial()
+    later = after(created, 3)
     assert later.generation == 3
     for name, array in moving(state).items():
         if later.shared[name].shape == array.shape:  # an archive may grow
@@ -111,23 +111,23 @@ def test_strategy_stays_on_a_plateau(kind: str) -> None:
 @every
 def test_strategy_converges_despite_some_failures(kind: str) -> None:
     """One of six evaluations fails; nothing becomes NaN."""
-    made = strategy(kind, lambda x: np.nan if hash_noise(x) > 1 else sphere(x), np.ones(SIZE))
+    created = strategy(kind, lambda x: np.nan if hash_noise(x) > 1 else sphere(x), np.ones(SIZE))
     reach = REACH.get(kind, Reach())
-    state = after(made, reach.generations // 2)
-    assert set(moving(made.initial())) <= set(moving(state))
+    state = after(created, reach.generations // 2)
+    assert set(moving(created.initial())) <= set(moving(state))
     assert sphere(state.theta) < max(SIZE / 2, reach.noisy)
 
 
 @every
 def test_strategy_stays_and_reports_if_all_evaluations_fail(kind: str) -> None:
-    made = strategy(kind, lambda x: np.nan, np.ones(SIZE))
-    state = made.initial()
-    results = generation(made, state)
-    later, metrics = made.tell(state, results)
+    created = strategy(kind, lambda x: np.nan, np.ones(SIZE))
+    state = created.initial()
+    results = generation(created, state)
+    later, metrics = created.tell(state, results)
     assert metrics["skipped_update"] == 1
-    assert any("no update" in notice for notice in made.notices(state, results, later))
+    assert any("no update" in notice for notice in created.notices(state, results, later))
     assert later.theta.tobytes() == state.theta.tobytes()
-    assert following(made, later).generation == 2
+    assert following(created, later).generation == 2
 
 
 @every

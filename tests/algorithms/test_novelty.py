@@ -52,13 +52,13 @@ class Placed(Cost):
         return outcome
 
 
-def made(cost: Any = sphere, **options: Any) -> Any:
-    given = {"population_size": 8, "parents": 3, "rollouts": 2, "sigma": 0.1, **options}
-    return dataclasses.replace(strategy("novelty", cost, MU, D4, **given), problem=Placed(cost, np.array(MU)))
+def created(cost: Any = sphere, **options: Any) -> Any:
+    arguments = {"population_size": 8, "parents": 3, "rollouts": 2, "sigma": 0.1, **options}
+    return dataclasses.replace(strategy("novelty", cost, MU, D4, **arguments), problem=Placed(cost, np.array(MU)))
 
 
 def prepared_by(es: Any, state: State, rows: Rows) -> Any:
-    """What the strategy makes of rows whose fitness is the return."""
+    """The prepared update for rows whose fitness is the return."""
     return es.prepare(state, rows, rows["return_"])
 
 
@@ -85,19 +85,19 @@ def changed(state: State, **shared: Any) -> State:
     ],
 )
 def test_update_mixes_the_ranks_of_return_and_novelty(mode: str, weight: float, gradient: list[float]) -> None:
-    es = made(mode=mode, reward_weight=weight)
+    es = created(mode=mode, reward_weight=weight)
     state = es.initial()
     assert float(state.shared["reward_weight"]) == weight
-    found = prepared_by(es, state, rows_of(RETURNS, NOVELTIES))
+    result = prepared_by(es, state, rows_of(RETURNS, NOVELTIES))
     if mode == "nsra":
         pairs = [0.1142857143, 0.1428571429, -0.3428571429, -0.5714285714]
-        assert found.values[0] == pytest.approx(pairs, rel=1e-9)
-    assert es.partial_update(state, found, 0)["sums"][0] / found.count == pytest.approx(gradient, rel=1e-9)
+        assert result.values[0] == pytest.approx(pairs, rel=1e-9)
+    assert es.partial_update(state, result, 0)["sums"][0] / result.count == pytest.approx(gradient, rel=1e-9)
 
 
 def test_only_the_chosen_parent_is_updated() -> None:
     """A plain step of rate 1: theta + g - decay * theta."""
-    es = made(mode="ns", weight_decay=0.5, optimizer={"kind": "none", "learning_rate": 1.0})
+    es = created(mode="ns", weight_decay=0.5, optimizer={"kind": "none", "learning_rate": 1.0})
     state = es.initial()
     results = generation(es, state)
     rows = rows_of(RETURNS, NOVELTIES)
@@ -108,21 +108,21 @@ def test_only_the_chosen_parent_is_updated() -> None:
     expected = state.shared["parents"].copy()
     expected[parent] = 0.5 * expected[parent] + [-0.03571428571, 0.1383928571, 0.008928571429]
     np.testing.assert_allclose(after.shared["parents"], expected, rtol=1e-9)
-    assert after.master["optimizer_steps"].tolist() == [int(each == parent) for each in range(3)]
+    assert after.master["optimizer_steps"].tolist() == [int(item == parent) for item in range(3)]
     assert metrics["parent"] == parent + 1
 
 
 def test_failed_job_drops_its_pair() -> None:
     failed = [[1, np.nan], *RETURNS[1:]]
-    es = made(mode="nsr")
-    found, whole = prepared_by(es, es.initial(), rows_of(failed, NOVELTIES)), slice(1, None)
+    es = created(mode="nsr")
+    result, whole = prepared_by(es, es.initial(), rows_of(failed, NOVELTIES)), slice(1, None)
     alone = prepared_by(es, es.initial(), rows_of(RETURNS[whole], NOVELTIES[whole]))
-    assert found.values[0].tolist() == [0, *alone.values[0]] and found.count == 6
+    assert result.values[0].tolist() == [0, *alone.values[0]] and result.count == 6
 
 
 def test_without_information_parents_stay_and_the_return_weight_falls() -> None:
     """All returns are equal and novelty has no weight: the weight of returns falls after `patience`."""
-    es = made(lambda x: 1.0, patience=2, reward_weight_step=0.25)
+    es = created(lambda x: 1.0, patience=2, reward_weight_step=0.25)
     first = state = es.initial()
     for _ in range(3):  # the thetas of the last two have been probed so far: a first return, and one that is no better
         results = generation(es, state)
@@ -130,11 +130,11 @@ def test_without_information_parents_stay_and_the_return_weight_falls() -> None:
         state = es.tell(state, results)[0]
     assert np.array_equal(state.shared["parents"], first.shared["parents"])
     assert state.master["optimizer_steps"].tolist() == [0, 0, 0]
-    assert [float(each.shared["reward_weight"]) for each in (state, following(es, state))] == [1, 0.75]
+    assert [float(item.shared["reward_weight"]) for item in (state, following(es, state))] == [1, 0.75]
 
 
 def test_without_a_valid_pair_all_parents_stay() -> None:
-    es = made(lambda x: np.nan)
+    es = created(lambda x: np.nan)
     state = es.initial()
     results = generation(es, state)
     after, metrics = es.tell(state, results)
@@ -148,7 +148,7 @@ def test_without_a_valid_pair_all_parents_stay() -> None:
 
 def test_theta_joins_the_archive_after_its_evaluation() -> None:
     """First the initial parents, then the updated parent of each generation."""
-    es = made(mode="nsr")
+    es = created(mode="nsr")
     state = es.initial()
     expected = state.shared["parents"][:, :2].tolist()
     for _ in range(4):
@@ -158,7 +158,7 @@ def test_theta_joins_the_archive_after_its_evaluation() -> None:
 
 
 def test_probes_evaluate_all_parents_first_and_then_the_updated_one() -> None:
-    es = made()
+    es = created()
     chunks = es.ask(es.initial(), 0, rows_of([], []), NO_FITNESS)
     assert [(chunk.purpose, chunk.parent, list(chunk.job_numbers)) for chunk in chunks] == [
         ("probe", 1, [0, 1]),
@@ -170,7 +170,7 @@ def test_probes_evaluate_all_parents_first_and_then_the_updated_one() -> None:
 
 
 def test_behaviours_are_means_over_valid_rollouts() -> None:
-    es = made(parents=2, rollouts=3)
+    es = created(parents=2, rollouts=3)
     probes = rows_of([1, 3, np.nan, np.nan, np.nan, np.nan], np.zeros(6))
     probes["behaviour"] = [[1, 2], [2, 4], [9, 9], [9, 9], [9, 9], [9, 9]]
     after = es.with_probes(es.initial(), probes, probes["return_"])
@@ -181,13 +181,13 @@ def test_behaviours_are_means_over_valid_rollouts() -> None:
 
 def test_novelty_is_computed_with_the_new_archive_entry() -> None:
     """With one parent: the nearest of its initial and its current behaviour counts."""
-    es = made(parents=1, neighbours=1, rollouts=1)
+    es = created(parents=1, neighbours=1, rollouts=1)
     first = es.initial()
     second = following(es, first)
     for state, places in ((first, [first.theta]), (second, [first.theta, second.theta])):
-        found = generation(es, state).rows
-        nearest = [min(float(np.hypot(*(row["behaviour"] - place[:2]))) for place in places) for row in found]
-        assert found["novelty"] == pytest.approx(nearest, rel=1e-5)
+        result = generation(es, state).rows
+        nearest = [min(float(np.hypot(*(row["behaviour"] - index[:2]))) for index in places) for row in result]
+        assert result["novelty"] == pytest.approx(nearest, rel=1e-5)
 
 
 # The parents.
@@ -195,14 +195,14 @@ def test_novelty_is_computed_with_the_new_archive_entry() -> None:
 
 def test_parents_are_chosen_in_proportion_to_their_novelty() -> None:
     """The nearest entries of the behaviours 0, 10 and 20 are 2, 1 and 5 away."""
-    es = made(neighbours=1)
+    es = created(neighbours=1)
     state = changed(es.initial(), behaviours=[[0, 0], [10, 0], [20, 0]], archive=[[0, 2], [10, 1], [20, 5]])
     drawn = Counter(es.selected(dataclasses.replace(state, generation=number)) for number in range(2000))
     assert [drawn[parent] / 2000 for parent in range(3)] == pytest.approx([0.25, 0.125, 0.625], abs=0.03)
 
 
 def test_theta_is_that_of_the_parent_with_the_best_return() -> None:
-    es = made(mode="nsr")
+    es = created(mode="nsr")
     state = following(es, es.initial())
     best = int(np.argmin(np.square(es.initial().shared["parents"]).sum(axis=1)))  # the cost is the sphere
     assert np.array_equal(state.theta, state.shared["parents"][best])
@@ -211,7 +211,7 @@ def test_theta_is_that_of_the_parent_with_the_best_return() -> None:
 
 
 def test_init_from_sets_the_first_parent() -> None:
-    es = made()
+    es = created()
     state = changed(es.initial(), theta=[7, 8, 9])
     assert es.centre(state, 1).tolist() == [7, 8, 9]
     assert 7 in following(es, state).shared["parents"][0] or int(following(es, state).shared["moved"]) == 0
@@ -236,7 +236,7 @@ def test_novelty_runs_are_identical_on_any_ranks_and_after_a_restart(tmp_path: P
 def test_ask_tell_with_behaviours_can_be_saved_and_resumed(tmp_path: Path) -> None:
     es = hpc_es.Strategy("novelty", x0=[1.0, 2.0], sigma0=0.1, population_size=6, parents=1, rollouts=1)
     for _ in range(3):
-        assert np.array_equal(es.ask(), [es.theta])  # its behaviour is to be known first
+        assert np.array_equal(es.ask(), [es.theta])  # its behaviour must be evaluated first
         es.tell([sphere(x) for x in es.ask()])
         assert es.ask().shape == (6, 2)
         es.tell([sphere(x) for x in es.ask()])
@@ -264,21 +264,21 @@ ARCHIVE = np.array([[0, 0], [3, 4], [1, 0], [0, 2]], np.float32)
 
 @pytest.mark.parametrize(
     ("behaviour", "expected"),
-    [  # with 1, 2 and 10 neighbours, of which there are 4
+    [  # with 1, 2 and 10 neighbours; there are 4
         ((0, 1), (1, 1, 1.914213562)),
         ((2, 2), (2, 2.118033989, 2.32514077)),
         ((0, 0), (0, 0.5, 2)),
     ],
 )
 def test_novelty_is_the_mean_distance_to_the_nearest(behaviour: tuple[int, int], expected: tuple[float, ...]) -> None:
-    found = [novelty(np.array(behaviour, np.float32), ARCHIVE, k) for k in (1, 2, 10)]
-    assert found == pytest.approx(expected, rel=1e-9)
+    result = [novelty(np.array(behaviour, np.float32), ARCHIVE, k) for k in (1, 2, 10)]
+    assert result == pytest.approx(expected, rel=1e-9)
 
 
 def test_novelties_of_a_batch_equal_single_ones() -> None:
     rng = np.random.default_rng(0)
     behaviours, archive = rng.standard_normal((9, 3)), rng.standard_normal((50, 3)).astype(np.float32)
-    assert novelties(behaviours, archive, 10).tolist() == [novelty(each, archive, 10) for each in behaviours]
+    assert novelties(behaviours, archive, 10).tolist() == [novelty(item, archive, 10) for item in behaviours]
 
 
 def test_novelty_against_an_empty_archive_is_zero() -> None:

@@ -20,11 +20,11 @@ RETURNS = [1, 0, 3, 2.5, -2, 1, 0.5, 4]  # F+ and F- of the four pairs
 PLAIN = {"kind": "none", "learning_rate": 1.0}  # theta moves by grad_mu
 
 
-def given(returns: Sequence[float] = RETURNS, noise: Any = D4, **options: Any) -> tuple[Any, State]:
+def started(returns: Sequence[float] = RETURNS, noise: Any = D4, **options: Any) -> tuple[Any, State]:
     """A strategy of these returns, and a state with the centre and the deviations of the test vectors."""
-    made = strategy("pgpe", [-each for each in returns], MU, noise, population_size=len(returns), **options)
-    state = made.initial()
-    return made, replace(state, shared={**state.shared, "deviations": S})
+    created = strategy("pgpe", [-item for item in returns], MU, noise, population_size=len(returns), **options)
+    state = created.initial()
+    return created, replace(state, shared={**state.shared, "deviations": S})
 
 
 # One generation.
@@ -49,32 +49,37 @@ def given(returns: Sequence[float] = RETURNS, noise: Any = D4, **options: Any) -
 def test_pgpe_equals_other_implementations(
     options: dict[str, Any], gradient: list[float], deviations: list[float]
 ) -> None:
-    made, state = given(optimizer=PLAIN, **options)
-    after = following(made, state)
+    created, state = started(optimizer=PLAIN, **options)
+    after = following(created, state)
     assert after.theta - MU == pytest.approx(gradient, rel=1e-8)
     assert after.shared["deviations"] == pytest.approx(deviations, rel=1e-9)
 
 
 def test_both_halves_of_a_pair_are_mirrored_and_share_their_seeds() -> None:
-    made, state = given()
-    generation(made, state)
-    stack = np.concatenate(made.problem.evaluated)
+    created, state = started()
+    generation(created, state)
+    stack = np.concatenate(created.problem.evaluated)
     expected = MU + S * np.array([[0.5, -1, 0.25], [1.5, 0.75, -0.5], [-0.25, 0.5, 1.25], [-1, -0.75, 0.5]])
     np.testing.assert_allclose(stack[0::2], expected, rtol=1e-12)
     np.testing.assert_allclose(stack[1::2], 2 * MU - expected, rtol=1e-12, atol=1e-15)
-    assert list(made.jobs(state, made.ask(state, 0, np.zeros(0, row_dtype()), NO_FITNESS)[1]).groups) == [2, 2, 3, 3]
+    assert list(created.jobs(state, created.ask(state, 0, np.zeros(0, row_dtype()), NO_FITNESS)[1]).groups) == [
+        2,
+        2,
+        3,
+        3,
+    ]
 
 
 def test_first_clipup_step_has_the_learning_rate_as_length() -> None:
-    made, state = given(optimizer={"max_speed": 0.3})
-    step = following(made, state).theta - MU
+    created, state = started(optimizer={"max_speed": 0.3})
+    step = following(created, state).theta - MU
     gradient = np.array([0.07700892857, 0.001785714286, -0.02410714286])
     assert step == pytest.approx(0.15 * gradient / math.sqrt((gradient**2).sum()), rel=1e-8)
 
 
 def test_pgpe_metrics_by_hand() -> None:
-    made, state = given(optimizer=PLAIN, sigma_max_change=0.0)
-    metrics = made.tell(state, generation(made, state))[1]
+    created, state = started(optimizer=PLAIN, sigma_max_change=0.0)
+    metrics = created.tell(state, generation(created, state))[1]
     length = math.hypot(0.07700892857, 0.001785714286, -0.02410714286)
     assert metrics["gradient_norm"] == pytest.approx(length)
     assert metrics["update_ratio"] == pytest.approx(length / math.sqrt(0.14))
@@ -84,8 +89,8 @@ def test_pgpe_metrics_by_hand() -> None:
 
 
 def test_deviations_stay_above_their_minimum() -> None:
-    made, state = given(fitness_shaping="none", sigma_learning_rate=1.0, sigma_min=0.19)
-    assert following(made, state).shared["deviations"] == pytest.approx([0.6, 0.421875, 0.19])
+    created, state = started(fitness_shaping="none", sigma_learning_rate=1.0, sigma_min=0.19)
+    assert following(created, state).shared["deviations"] == pytest.approx([0.6, 0.421875, 0.19])
 
 
 # Failures and plateaus.
@@ -95,8 +100,8 @@ def test_deviations_stay_above_their_minimum() -> None:
 def test_failed_half_drops_its_pair(shaping: str) -> None:
     """As without the pair."""
     rows = [[0.5, -1, 0.25], [9, 9, 9], [-0.25, 0.5, 1.25]]
-    three = given([1, 0, math.nan, 5, -2, 1], Rows(rows), fitness_shaping=shaping)
-    two = given([1, 0, -2, 1], Rows([rows[0], rows[2]]), fitness_shaping=shaping)
+    three = started([1, 0, math.nan, 5, -2, 1], Rows(rows), fitness_shaping=shaping)
+    two = started([1, 0, -2, 1], Rows([rows[0], rows[2]]), fitness_shaping=shaping)
     for name in ("theta", "deviations"):
         assert np.array_equal(following(*three).shared[name], following(*two).shared[name])
 
@@ -111,20 +116,20 @@ def test_failed_half_drops_its_pair(shaping: str) -> None:
 )
 def test_pgpe_without_information_keeps_its_distribution(returns: list[float], notice: str) -> None:
     """The velocity does not move it either."""
-    made, state = given(returns)
+    created, state = started(returns)
     state = replace(state, master={**state.master, "clipup_velocity": np.ones(3)})
-    results = generation(made, state)
-    after, metrics = made.tell(state, results)
+    results = generation(created, state)
+    after, metrics = created.tell(state, results)
     assert (after.generation, after.shared, after.master) == (1, state.shared, state.master)
-    assert list(made.notices(state, results, after)) == [notice]
+    assert list(created.notices(state, results, after)) == [notice]
     assert metrics["skipped_update"] == 1 and np.isfinite(list(metrics.values())).all()
 
 
 def test_deviations_stay_if_returns_are_noise() -> None:
     """The mean of ln sigma drifts by less than 0.1 in 100 generations."""
     rng = np.random.default_rng(0)
-    made = strategy("pgpe", lambda x: rng.standard_normal(), np.zeros(20), sigma=1.0, population_size=20)
-    assert abs(np.log(after(made, 100).shared["deviations"]).mean()) < 0.1
+    created = strategy("pgpe", lambda x: rng.standard_normal(), np.zeros(20), sigma=1.0, population_size=20)
+    assert abs(np.log(after(created, 100).shared["deviations"]).mean()) < 0.1
 
 
 # A search.
@@ -132,8 +137,8 @@ def test_deviations_stay_if_returns_are_noise() -> None:
 
 def test_pgpe_minimises_a_sphere() -> None:
     """From a distance of sqrt(10), which is 50 of the longest steps of ClipUp."""
-    made = strategy("pgpe", sphere, np.ones(10), chunk_size=40, population_size=40)
-    assert math.sqrt(sphere(after(made, 200).theta)) < 3 * made.optimizer.max_speed
+    created = strategy("pgpe", sphere, np.ones(10), chunk_size=40, population_size=40)
+    assert math.sqrt(sphere(after(created, 200).theta)) < 3 * created.optimizer.max_speed
 
 
 def test_pgpe_depends_on_ranks_of_returns_only() -> None:
@@ -165,24 +170,24 @@ def test_sigma_radius_and_speed_determine_each_other(
     options: dict[str, Any], sigma: float, speed: float | None, rate: float
 ) -> None:
     """With 4 parameters."""
-    made = strategy("pgpe", sphere, np.ones(4), **options)
-    assert made.initial().shared["deviations"] == pytest.approx([sigma] * 4)
-    assert made.optimizer.learning_rate == pytest.approx(rate)
-    assert made.optimizer.max_speed == (None if speed is None else pytest.approx(speed))
+    created = strategy("pgpe", sphere, np.ones(4), **options)
+    assert created.initial().shared["deviations"] == pytest.approx([sigma] * 4)
+    assert created.optimizer.learning_rate == pytest.approx(rate)
+    assert created.optimizer.max_speed == (None if speed is None else pytest.approx(speed))
 
 
 def test_initial_deviations_follow_the_problem_per_coordinate() -> None:
-    made = strategy("pgpe", sphere, np.ones(2))
-    made.problem.spread = np.array([3.0, 4.0])
-    assert made.initial().shared["deviations"] == pytest.approx([3, 4])
-    assert made.optimizer.max_speed == pytest.approx(5 / 15)
+    created = strategy("pgpe", sphere, np.ones(2))
+    created.problem.spread = np.array([3.0, 4.0])
+    assert created.initial().shared["deviations"] == pytest.approx([3, 4])
+    assert created.optimizer.max_speed == pytest.approx(5 / 15)
 
 
 @pytest.mark.parametrize(("size", "jobs"), [(1, 8), (10, 20), (1000, 48)])
 def test_population_is_even_and_grows_with_the_parameters(size: int, jobs: int) -> None:
     """Twice the integer parts of 4, 4 + 6.9 and 4 + 20.7."""
-    made = strategy("pgpe", sphere, np.ones(size))
-    assert made.population(made.initial()) == jobs
+    created = strategy("pgpe", sphere, np.ones(size))
+    assert created.population(created.initial()) == jobs
 
 
 # Rounds.
@@ -193,17 +198,16 @@ def test_population_is_even_and_grows_with_the_parameters(size: int, jobs: int) 
     [(0, None, [8]), (20, None, [8, 8, 8]), (20, 20, [8, 8, 4]), (20, 16, [8, 8]), (16, 100, [8, 8])],
 )
 def test_rounds_are_added_until_min_timesteps_or_max_jobs(least: int, most: int | None, rounds: list[int]) -> None:
-    """A job is one timestep."""
-    made = strategy(
+    created = strategy(
         "pgpe", sphere, np.ones(2), population_size=8, min_timesteps_per_generation=least, max_population_size=most
     )
-    state, asked, rows = made.initial(), list[int](), np.zeros(0, row_dtype())
-    while chunks := made.ask(state, len(asked), rows, rows["return_"]):
+    state, asked, rows = created.initial(), list[int](), np.zeros(0, row_dtype())
+    while chunks := created.ask(state, len(asked), rows, rows["return_"]):
         assert chunks[0].first_job == len(rows)
         asked.append(sum(chunk.jobs for chunk in chunks))
-        rows = np.concatenate([rows, *(made.evaluate(state, chunk, nothing).rows for chunk in chunks)])
+        rows = np.concatenate([rows, *(created.evaluate(state, chunk, nothing).rows for chunk in chunks)])
     assert asked == rounds
-    assert made.prepare(state, rows, rows["return_"]).count == len(rows)
+    assert created.prepare(state, rows, rows["return_"]).count == len(rows)
 
 
 # Mistakes.

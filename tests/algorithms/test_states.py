@@ -103,7 +103,7 @@ def arrays(state: State) -> dict[tuple[str, str], Array]:
 
 
 def mistakes(lines: Mapping[tuple[str, str], Any], run: Sequence[State], growing: bool) -> list[str]:
-    """What the states of a run and the documented arrays disagree about."""
+    """Differences between the states of a run and the documented arrays."""
     first = arrays(run[0])
     result = [f"{group} {name} is not documented" for group, name in first if (group, name) not in lines]
     for key, line in lines.items():
@@ -222,7 +222,7 @@ def test_wrong_documentation_of_an_array_is_detected(
     monkeypatch.setattr(Misdocumented, "__doc__", RIGHT.replace(right, wrong) if right else RIGHT)
     parts = opened({**example("algorithms", "es"), "task": CHAOS, "algorithm": {"kind": "tests.helpers.growing:Walk"}})
     messages = mistakes(DOCS.state_arrays(Misdocumented), states(parts), parts.growing)
-    assert any(message in each for each in messages) if message else messages == []
+    assert any(message in item for item in messages) if message else messages == []
     assert not message or mistakes(DOCS.state_arrays(Misdocumented), states(parts), False) != []
 
 

@@ -73,20 +73,20 @@ def indifferent() -> tuple[StoredPolicy, Episodic]:
 
 
 def returns(actions: Actions, seed: int = 0) -> list[float]:
-    """Of the policy that finds all arms alike."""
+    """The returns of 20 episodes; the logits of the policy are equal."""
     rows: list[float] = play(*indifferent(), EvaluationRequest(20, seed, actions))["return_"].tolist()
     return rows
 
 
 def test_eval_samples_actions_only_if_requested() -> None:
     """Sampled: half of the pulls pay 0.9, half 0.1, 50 +- 5 in total. Greedy: always arm 0, 10 or 90 +- 3."""
-    assert all(30 < each < 70 for each in returns("sampled"))
-    assert not any(30 < each < 70 for each in returns("greedy"))
+    assert all(30 < item < 70 for item in returns("sampled"))
+    assert not any(30 < item < 70 for item in returns("greedy"))
     assert returns("sampled") == returns("sampled") != returns("sampled", seed=1)
 
 
 def drawn(rows: int, seed: int | None) -> list[int]:
-    """What a loaded policy pulls of two arms that it finds alike, in 300 steps."""
+    """Arms pulled by a loaded policy with equal logits for two arms, in 300 steps."""
     rng = None if seed is None else np.random.default_rng(seed)
     policy = LoadedPolicy(*indifferent(), rng=rng)
     pulls = [np.ravel(policy(np.zeros((rows, policy.spaces.observations.size)))) for _ in range(300)]

@@ -38,21 +38,21 @@ def shifted(x: Any, shift: float = 0.0) -> float:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_minimize_finds_the_result_of_a_strategy(kind: str) -> None:
-    found = hpc_es.minimize(shifted, START, algorithm=kind, arguments={"shift": 0.5}, seed=3, max_evaluations=200)
+    result = hpc_es.minimize(shifted, START, algorithm=kind, arguments={"shift": 0.5}, seed=3, max_evaluations=200)
     es = hpc_es.Strategy(kind, x0=START, seed=3, max_evaluations=200)
-    while es.generation < found.generations:
+    while es.generation < result.generations:
         es.tell([shifted(x, 0.5) for x in es.ask()])
     assert es.best is not None
-    assert found.f == es.best.f and np.array_equal(found.x, es.best.x)
-    assert found.evaluations == es.evaluations and es.stop() == "max_evaluations: 200"
-    assert found.f == shifted(found.x, 0.5) < 0.75
+    assert result.f == es.best.f and np.array_equal(result.x, es.best.x)
+    assert result.evaluations == es.evaluations and es.stop() == "max_evaluations: 200"
+    assert result.f == shifted(result.x, 0.5) < 0.75
 
 
 def test_minimize_uses_cma_es_and_solves_rosenbrock() -> None:
     """pycma needs 345 to 512 evaluations for 11 seeds."""
-    found = hpc_es.minimize(rosenbrock, [0.0, 0.0], 0.5, target=1e-8)
-    assert found.reason == "stop.target_value: 1e-08"
-    assert found.evaluations < 700 and found.x == pytest.approx([1, 1], abs=1e-3)
+    result = hpc_es.minimize(rosenbrock, [0.0, 0.0], 0.5, target=1e-8)
+    assert result.reason == "stop.target_value: 1e-08"
+    assert result.evaluations < 700 and result.x == pytest.approx([1, 1], abs=1e-3)
     with pytest.raises(ConfigError, match="square of 2,001 parameters"):
         hpc_es.minimize(shifted, np.ones(2001))
 
@@ -75,9 +75,9 @@ def test_batches_are_arrays_of_at_most_batch_size_vectors() -> None:
         shapes.append(vectors.shape)
         return np.square(vectors).sum(axis=1)
 
-    found = hpc_es.minimize(costs, START, 0.1, batch=8, **{**SEARCH, "max_evaluations": 20})
+    result = hpc_es.minimize(costs, START, 0.1, batch=8, **{**SEARCH, "max_evaluations": 20})
     assert shapes == [(8, 3), (8, 3), (4, 3)]
-    assert found.evaluations == 20
+    assert result.evaluations == 20
 
 
 def test_minimize_ignores_failed_evaluations(capfd: Any) -> None:
@@ -86,8 +86,8 @@ def test_minimize_ignores_failed_evaluations(capfd: Any) -> None:
             raise ZeroDivisionError("too far")
         return shifted(x)
 
-    found = hpc_es.minimize(sometimes, START, 0.1, mirrored_sampling=False, **SEARCH)
-    assert found.x[0] <= 1 and found.f < 3
+    result = hpc_es.minimize(sometimes, START, 0.1, mirrored_sampling=False, **SEARCH)
+    assert result.x[0] <= 1 and result.f < 3
     assert "ZeroDivisionError: too far" in capfd.readouterr().err
 
 
@@ -133,22 +133,22 @@ def test_two_generations_of_failures_end_minimize() -> None:
 
 def test_minimize_stops_at_the_target_and_calls_back_per_generation() -> None:
     rows: list[Any] = []
-    found = hpc_es.minimize(
+    result = hpc_es.minimize(
         shifted, START, 0.1, target=1.0, callback=rows.append, **{**SEARCH, "max_evaluations": 9999}
     )
-    assert found.reason == "stop.target_value: 1" and found.f <= 1.0
-    assert [row["generation"] for row in rows] == list(range(found.generations))
+    assert result.reason == "stop.target_value: 1" and result.f <= 1.0
+    assert [row["generation"] for row in rows] == list(range(result.generations))
 
 
 def test_minimize_can_start_from_a_region_instead_of_x0() -> None:
-    seen: list[Any] = []
+    observed: list[Any] = []
 
     def recorded(x: Any) -> float:
-        seen.append(x)
+        observed.append(x)
         return shifted(x)
 
     hpc_es.minimize(recorded, sigma0=1e-9, region=([5.0, -7.0], [6.0, -6.0]), **{**SEARCH, "max_evaluations": 1})
-    assert ((np.array(seen) > [5, -7]) & (np.array(seen) < [6, -6])).all()
+    assert ((np.array(observed) > [5, -7]) & (np.array(observed) < [6, -6])).all()
 
 
 def test_function_with_the_wrong_signature_is_refused() -> None:

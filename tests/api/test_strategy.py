@@ -27,8 +27,8 @@ def sphere(vectors: Any) -> Any:
 
 
 def strategy(**changes: Any) -> hpc_es.Strategy:
-    given: dict[str, Any] = {"x0": [1.0, -2.0, 0.5], "sigma0": 0.1, "population_size": 8, "seed": 5}
-    return hpc_es.Strategy("es", **{**given, **changes})
+    options: dict[str, Any] = {"x0": [1.0, -2.0, 0.5], "sigma0": 0.1, "population_size": 8, "seed": 5}
+    return hpc_es.Strategy("es", **{**options, **changes})
 
 
 def test_equal_seeds_give_the_vectors_of_the_batch_job(tmp_path: Path, monkeypatch: Any) -> None:
@@ -126,8 +126,8 @@ def test_saved_strategy_continues_with_the_same_vectors(tmp_path: Path, rounds: 
     loaded = hpc_es.Strategy.load(tmp_path / "es.h5")
     for _ in range(3):
         assert np.array_equal(loaded.ask(), es.ask())
-        for each in (loaded, es):
-            each.tell(sphere(each.ask()))
+        for item in (loaded, es):
+            item.tell(sphere(item.ask()))
     assert np.array_equal(loaded.theta, es.theta)
     assert loaded.evaluations == es.evaluations
     assert loaded.best is not None and es.best is not None and loaded.best.f == es.best.f
@@ -140,8 +140,8 @@ def test_every_strategy_can_be_saved_after_every_generation(tmp_path: Path, kind
     for _ in range(7):
         es.save(tmp_path / "es.h5")
         loaded = hpc_es.Strategy.load(tmp_path / "es.h5")
-        for each in (loaded, es):
-            each.tell(sphere(each.ask()))
+        for item in (loaded, es):
+            item.tell(sphere(item.ask()))
         assert np.array_equal(loaded.ask(), es.ask())
 
 

@@ -34,7 +34,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def program(ranks: int, directory: Path, body: str) -> Finished:
-    """Run these lines on so many ranks; 0 is without a launcher."""
+    """Run these lines on this number of ranks; 0 is without a launcher."""
     runs.tiny(directory)
     args = ["-c", HEAD + script(body)[1], str(directory)]
     return mpiexec(ranks, args, cwd=ROOT) if ranks else python(args, cwd=ROOT)

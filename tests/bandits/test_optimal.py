@@ -82,10 +82,10 @@ def test_optimal_choices_follow_from_the_values() -> None:
         cells = [(n, s, r) for n in range(t + 1) for s in range(n + 1) for r in range(t - n + 1)]
         places = [int(index_of_counts(t, np.array(n), np.array(s), np.array(r))) for n, s, r in cells]
         assert places == list(range(len(choices[t])))
-        for place, (n, s, r) in zip(places, cells, strict=True):
+        for position, (n, s, r) in zip(places, cells, strict=True):
             counts = ((s, n - s), (r, t - n - r))
             values = values_of_arms(counts, 0, trials - t)
-            assert choices[t][place] == np.sign(round(values[0] - values[1], 9))
+            assert choices[t][position] == np.sign(round(values[0] - values[1], 9))
 
 
 def by_brute_force(num_trials: int, other: float) -> float:

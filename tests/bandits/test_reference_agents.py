@@ -19,17 +19,17 @@ EPISODES = 10_000
 
 @functools.cache
 def regrets(distribution: str, agent: str, trials: int = 100, episodes: int = EPISODES, **options: Any) -> Array:
-    """Of each episode, float64[episodes]."""
-    made = setting(distribution, trials, family_options=options)
-    drawn = made.draw(np.random.default_rng(1), episodes)
-    played = play(made, drawn, references(made)[agent], np.random.default_rng(2))
+    """Regret per episode, float64[episodes]."""
+    created = setting(distribution, trials, family_options=options)
+    drawn = created.draw(np.random.default_rng(1), episodes)
+    played = play(created, drawn, references(created)[agent], np.random.default_rng(2))
     total: Array = drawn.arms.regrets(played.pulls).sum(axis=1)
     return total
 
 
-def near(found: Array, expected: float, tolerance: float = 0.0) -> bool:
+def near(result: Array, expected: float, tolerance: float = 0.0) -> bool:
     """Within four standard errors, and a tolerance of what it was measured with."""
-    return bool(abs(found.mean() - expected) < tolerance + 4 * found.std() / np.sqrt(len(found)))
+    return bool(abs(result.mean() - expected) < tolerance + 4 * result.std() / np.sqrt(len(result)))
 
 
 @pytest.mark.parametrize(("distribution", "regret"), [*zip(TWO, (16.667, 25, 40, 25, 10), strict=True)])  # T15
@@ -58,8 +58,8 @@ def test_optimal_agent_has_the_exact_regret(distribution: str) -> None:  # T17
 
 def test_optimal_agent_of_many_arms_has_the_exact_regret() -> None:  # T19
     exact = optimal_regret("k_armed", 10)
-    found = regrets("k_armed", "bayes_optimal", 10, 2000)
-    assert near(found, exact)
+    result = regrets("k_armed", "bayes_optimal", 10, 2000)
+    assert near(result, exact)
     assert exact == pytest.approx(10 * 5 / 6 - optimal_reward(5, 10))
     few = regrets("k_armed", "bayes_optimal", 4, 4000, num_arms=2)
     assert near(few, optimal_regret("k_armed", 4, num_arms=2))
@@ -75,35 +75,35 @@ def test_regrets_of_agents_on_eleven_arms_by_hand(other: float, searching: float
 
 def test_thompson_sampling_uses_the_known_prior_of_gaussian_arms() -> None:
     """One arm pulled once: the posterior mean is half the reward, its variance one half."""
-    made = setting("gaussian", 2, family_options={"num_arms": 2})
-    seen = AgentHistory(made, np.random.default_rng(0), 20_000)
-    seen.add(np.zeros(20_000, np.int64), np.full(20_000, 2, np.float32))
-    chosen = references(made)["thompson"](seen)
+    created = setting("gaussian", 2, family_options={"num_arms": 2})
+    observed = AgentHistory(created, np.random.default_rng(0), 20_000)
+    observed.add(np.zeros(20_000, np.int64), np.full(20_000, 2, np.float32))
+    chosen = references(created)["thompson"](observed)
     first_is_larger = 0.7928919  # P(N(1, 1/2) > N(0, 1)) = Phi(1 / sqrt(1.5))
     assert (chosen == 0).mean() == pytest.approx(first_is_larger, abs=4 * 0.5 / np.sqrt(20_000))
 
 
 def test_ties_between_arms_are_broken_uniformly() -> None:
-    made = setting("k_armed", 5, family_options={"num_arms": 4})
-    chosen = posterior_greedy(AgentHistory(made, np.random.default_rng(0), 8000))
+    created = setting("k_armed", 5, family_options={"num_arms": 4})
+    chosen = posterior_greedy(AgentHistory(created, np.random.default_rng(0), 8000))
     np.testing.assert_allclose(np.bincount(chosen, minlength=4) / 8000, 0.25, atol=0.02)
 
 
 def test_ucb_pulls_each_arm_once_first() -> None:
-    made = setting("k_armed", 7, family_options={"num_arms": 7})
-    drawn = made.draw(np.random.default_rng(1), 50)
-    played = play(made, drawn, references(made)["ucb1"], np.random.default_rng(2))
+    created = setting("k_armed", 7, family_options={"num_arms": 7})
+    drawn = created.draw(np.random.default_rng(1), 50)
+    played = play(created, drawn, references(created)["ucb1"], np.random.default_rng(2))
     assert (np.sort(played.pulls, axis=1) == np.arange(7)).all()
 
 
 def test_rescorla_wagner_follows_restless_arms() -> None:
     """q moves by half of its error: after 1, 1, 0 it is .4375 from .5 for the pulled arm."""
-    made = setting("restless", 100)
-    seen = AgentHistory(made, np.random.default_rng(0), 1)
+    created = setting("restless", 100)
+    observed = AgentHistory(created, np.random.default_rng(0), 1)
     for reward in (1, 1, 0):
-        seen.add(np.zeros(1, np.int64), np.array([reward], np.float32))
-    assert seen.q.tolist() == [[0.4375, 0.5]]
-    assert references(made)["rescorla_wagner"](seen).tolist() == [1]
+        observed.add(np.zeros(1, np.int64), np.array([reward], np.float32))
+    assert observed.q.tolist() == [[0.4375, 0.5]]
+    assert references(created)["rescorla_wagner"](observed).tolist() == [1]
     fast, slow = (regrets("restless", agent, episodes=500).mean() for agent in ("rescorla_wagner", "thompson"))
     assert fast < slow
 

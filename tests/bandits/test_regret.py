@@ -53,17 +53,17 @@ def stubborn(preferred: tuple[float, float], *overrides: str) -> StoredPolicy:
     return dataclasses.replace(source, shared={**source.shared, "theta": theta})
 
 
-def of(found: regret.RegretReport, agent: str) -> regret.AgentScore:
-    return next(score for score in found.scores if score.agent == agent)
+def of(result: regret.RegretReport, agent: str) -> regret.AgentScore:
+    return next(score for score in result.scores if score.agent == agent)
 
 
 def test_regret_of_an_agent_with_a_fixed_arm_by_hand() -> None:
     """Always arm 0 of easy arms: in episodes in which it is worse, the regret is .8 per pull."""
-    found = regret.regret_report([stubborn((9, 0))], episodes=70)
-    score = of(found, "tiny")
-    made = setting("easy", 20)
+    result = regret.regret_report([stubborn((9, 0))], episodes=70)
+    score = of(result, "tiny")
+    created = setting("easy", 20)
     seeds = [Keys(0).seed31(Purpose.EVALUATION, index=i, block=2) for i in range(70)]
-    drawn = made.episodes_of_seeds(seeds)
+    drawn = created.episodes_of_seeds(seeds)
     bad = int((drawn.arms.optimal() == 1).sum())
     assert 0 < bad < 70
     np.testing.assert_allclose(score.curve, 0.8 * bad / 70 * np.arange(1, 21), rtol=1e-5)
@@ -72,8 +72,8 @@ def test_regret_of_an_agent_with_a_fixed_arm_by_hand() -> None:
     assert score.suboptimal_pulls == pytest.approx(20 * p)
     chances = drawn.arms.chances[:, 0, 0]
     assert score.reward == pytest.approx((drawn.uniforms < chances[:, np.newaxis]).sum() / 70)
-    assert found.oracle_reward == pytest.approx(18, rel=1e-6)
-    assert found.exact == pytest.approx(optimal_regret("easy", 20))
+    assert result.oracle_reward == pytest.approx(18, rel=1e-6)
+    assert result.exact == pytest.approx(optimal_regret("easy", 20))
 
 
 def test_actions_are_sampled_if_requested() -> None:
@@ -92,13 +92,13 @@ def test_equal_seeds_give_equal_regret_reports() -> None:
 
 
 def test_episode_does_not_depend_on_the_number_of_episodes() -> None:
-    made = regret.evaluation_setting(read_policy(run()), None, None)
+    created = regret.evaluation_setting(read_policy(run()), None, None)
     few, many = (
-        regret.play_learned(read_policy(run()), made, made.episodes_of_seeds(range(episodes)), 0, "sampled").pulls
+        regret.play_learned(read_policy(run()), created, created.episodes_of_seeds(range(episodes)), 0, "sampled").pulls
         for episodes in (3, 70)
     )
     assert few.tobytes() == many[:3].tobytes()
-    alike = regret.play_learned(stubborn((0, 0)), made, made.episodes_of_seeds([5] * 130), 0, "sampled").pulls
+    alike = regret.play_learned(stubborn((0, 0)), created, created.episodes_of_seeds([5] * 130), 0, "sampled").pulls
     assert len({pulls.tobytes() for pulls in alike}) == pytest.approx(130, abs=3)  # of 2**20
 
 
@@ -106,8 +106,8 @@ def test_runs_of_one_configuration_are_averaged() -> None:
     """The standard error of two runs is half of their difference."""
     paths = [run(), run("seed=1", "name=other"), run("algorithm.sigma=0.1", "name=third")]
     singles = [regret.regret_report([read_policy(path)], episodes=50).scores[0] for path in paths]
-    found = regret.regret_report([read_policy(path) for path in paths], episodes=50)
-    both, third = found.scores[:2]
+    result = regret.regret_report([read_policy(path) for path in paths], episodes=50)
+    both, third = result.scores[:2]
     assert (both.runs, third.runs) == (2, 1)
     np.testing.assert_allclose(both.curve, (singles[0].curve + singles[1].curve) / 2)
     np.testing.assert_allclose(both.error, np.abs(singles[0].curve - singles[1].curve) / 2)
@@ -115,29 +115,29 @@ def test_runs_of_one_configuration_are_averaged() -> None:
 
 
 def test_agents_with_equal_names_are_distinguished() -> None:
-    found = regret.regret_report([read_policy(run()), read_policy(run("algorithm.sigma=0.2"))], episodes=5)
-    assert [each.agent for each in found.scores if each.learned] == ["tiny", "tiny #2"]
+    result = regret.regret_report([read_policy(run()), read_policy(run("algorithm.sigma=0.2"))], episodes=5)
+    assert [item.agent for item in result.scores if item.learned] == ["tiny", "tiny #2"]
 
 
 def test_regret_can_be_measured_on_another_distribution() -> None:
-    found = regret.regret_report([read_policy(run())], "hard", 5, episodes=40)
-    assert (found.distribution, found.trials, found.oracle_reward) == ("hard", 5, pytest.approx(3, rel=1e-6))
-    assert of(found, "bayes_optimal").regret[0] <= 5 * 0.2
+    result = regret.regret_report([read_policy(run())], "hard", 5, episodes=40)
+    assert (result.distribution, result.trials, result.oracle_reward) == ("hard", 5, pytest.approx(3, rel=1e-6))
+    assert of(result, "bayes_optimal").regret[0] <= 5 * 0.2
 
 
 def test_regret_report_as_json(capsys: Any) -> None:
     trained = str(run())
     capsys.readouterr()  # what training printed, if it was trained only now
     assert cli.run(["bandit-report", trained, "--episodes", "20", "--json"]) == 0
-    (found,) = json.loads(capsys.readouterr().out)["reports"]
-    assert (found["test_distribution"], found["num_trials"], found["episodes"]) == ("easy", 20, 20)
-    agents = {each["agent"]: each for each in found["agents"]}
+    (result,) = json.loads(capsys.readouterr().out)["reports"]
+    assert (result["test_distribution"], result["num_trials"], result["episodes"]) == ("easy", 20, 20)
+    agents = {item["agent"]: item for item in result["agents"]}
     assert next(iter(agents)) == "tiny"
     assert {"random", "ucb1", "ucb", "thompson", "epsilon_greedy", "posterior_greedy", "bayes_optimal"} < set(agents)
-    assert [name for name, each in agents.items() if each["learned"]] == ["tiny"]
-    for each in agents.values():
-        assert len(each["cumulative_regret"]) == 20
-        assert each["cumulative_regret"][-1] == each["regret"] == pytest.approx(0.8 * each["suboptimal_pulls"])
+    assert [name for name, item in agents.items() if item["learned"]] == ["tiny"]
+    for item in agents.values():
+        assert len(item["cumulative_regret"]) == 20
+        assert item["cumulative_regret"][-1] == item["regret"] == pytest.approx(0.8 * item["suboptimal_pulls"])
 
 
 def test_regret_report_writes_tables_and_a_plot(tmp_path: Path, capsys: Any) -> None:
@@ -145,13 +145,15 @@ def test_regret_report_writes_tables_and_a_plot(tmp_path: Path, capsys: Any) -> 
     distributions = ["--test-distribution", "easy", "--test-distribution", "restless"]
     arguments = ["bandit-report", str(run()), *distributions, "--episodes", "20", "-o", str(picture)]
     assert cli.run(arguments) == 0
-    shown = capsys.readouterr()
-    assert "easy bandits, 20 trials, 20 held-out episodes\noracle reward 18.000\nleast possible regret 0.6" in shown.out
-    assert shown.out.splitlines()[-2].split() == ["regret", "of", "easy", "restless"]
-    assert shown.out.splitlines()[-1].split()[0] == "tiny"
+    output = capsys.readouterr()
+    assert (
+        "easy bandits, 20 trials, 20 held-out episodes\noracle reward 18.000\nleast possible regret 0.6" in output.out
+    )
+    assert output.out.splitlines()[-2].split() == ["regret", "of", "easy", "restless"]
+    assert output.out.splitlines()[-1].split()[0] == "tiny"
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert [path.name for path in tmp_path.iterdir()] == ["regret.png"]
-    assert f"{picture} written" in shown.err
+    assert f"{picture} written" in output.err
 
 
 def test_every_reference_has_a_colour() -> None:
@@ -191,6 +193,6 @@ def test_bandit_report_refuses_other_tasks() -> None:
 
 def test_eval_plays_bandits(capsys: Any) -> None:
     assert cli.run(["eval", str(run()), "--episodes", "30", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert (found["failed"], found["length_mean"]) == (0, 20)
-    assert 0 <= found["return_mean"] <= 20
+    result = json.loads(capsys.readouterr().out)
+    assert (result["failed"], result["length_mean"]) == (0, 20)
+    assert 0 <= result["return_mean"] <= 20

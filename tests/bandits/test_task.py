@@ -30,11 +30,11 @@ class Script:
     """An actor that pulls these arms, int64[trials, rows], and keeps what it saw."""
 
     def __init__(self, pulls: Array) -> None:
-        self.pulls, self.seen, self.restarted = pulls, list[Array](), list[int]()
+        self.pulls, self.observed, self.restarted = pulls, list[Array](), list[int]()
 
     def act(self, observations: Array) -> Array:
-        self.seen.append(observations.copy())
-        return self.pulls[len(self.seen) - 1]
+        self.observed.append(observations.copy())
+        return self.pulls[len(self.observed) - 1]
 
     def restart(self, row: int) -> None:
         self.restarted.append(row)
@@ -49,14 +49,14 @@ def scripted(trials: int, rows: int, number: int) -> Array:
 
 @pytest.mark.parametrize("distribution", FAMILIES)
 def test_every_distribution_has_arms_of_its_shape(distribution: str) -> None:
-    found = family(distribution)
-    drawn = found.draw(np.random.default_rng(0), 7)
-    trials = 100 if found.changes else 1
+    result = family(distribution)
+    drawn = result.draw(np.random.default_rng(0), 7)
+    trials = 100 if result.changes else 1
     for array in (drawn.chances, drawn.values, drawn.spreads):
-        assert (array.dtype, array.shape) == (np.float32, (7, trials, found.arms))
+        assert (array.dtype, array.shape) == (np.float32, (7, trials, result.arms))
     assert ((drawn.chances >= 0) & (drawn.chances <= 1)).all()
-    assert found.is_noisy == bool(drawn.spreads.any())
-    assert found.is_binary == bool((drawn.values == 1).all() and not found.is_noisy)
+    assert result.is_noisy == bool(drawn.spreads.any())
+    assert result.is_binary == bool((drawn.values == 1).all() and not result.is_noisy)
 
 
 @pytest.mark.parametrize(("distribution", "low"), [("easy", 0.1), ("medium", 0.25), ("hard", 0.4)])
@@ -162,8 +162,8 @@ def test_probabilities_0_and_1_are_deterministic() -> None:
 def test_rewards_are_numbered_by_slots() -> None:  # T23
     rewards = {0: 0, 0.1: 1, 0.7: 7, 1.0: 10, 1.1: 11, 5: 12}
     assert slots(np.array(list(rewards), np.float32)).tolist() == list(rewards.values())
-    told = np.arange(1, 11, dtype=np.float32) * np.float32(0.1)
-    assert slots(told).tolist() == list(range(1, 11))
+    message = np.arange(1, 11, dtype=np.float32) * np.float32(0.1)
+    assert slots(message).tolist() == list(range(1, 11))
 
 
 def test_inputs_are_reward_action_and_time_of_the_previous_trial() -> None:  # T6
@@ -188,12 +188,12 @@ def test_observed_reward_can_be_clipped() -> None:
     assert BanditInputs(2, 4, reward="one_hot", reward_clip=1.0).after(0, pulls, rewards)[0].argmax() == 10
     gym = gymnasium.make("hpc_es.tasks.bandits:hpc_es/Bandit-v0", distribution="eleven", num_trials=5, reward_clip=0.5)
     gym.reset(seed=1)
-    seen, reward, *_ = gym.step(0)
-    assert seen[0] == 0.5 and reward >= 1
+    observed, reward, *_ = gym.step(0)
+    assert observed[0] == 0.5 and reward >= 1
     task = {"kind": "bandits", "distribution": "eleven", "num_trials": 5, "reward_clip": 0.5}
     assert validate({"task": task}).task.reward_clip == 0.5
-    made = bandits.setting_of(validate({"task": task}).task)
-    assert made.inputs.reward_clip == 0.5
+    created = bandits.setting_of(validate({"task": task}).task)
+    assert created.inputs.reward_clip == 0.5
     with pytest.raises(ConfigError, match="reward_clip: expected a number greater than 0, or null, found -1"):
         setting("easy", reward_clip=-1)
 
@@ -212,19 +212,19 @@ def test_arms_are_drawn_from_the_generators_of_the_keys() -> None:
 @pytest.mark.parametrize("meta", [True, False])
 def test_environment_and_the_task_play_the_same_episode(distribution: str, meta: bool) -> None:
     trials, seeds = 6, [3, 8, 8]
-    made = {"distribution": distribution, "num_trials": trials, "meta": meta}
+    created = {"distribution": distribution, "num_trials": trials, "meta": meta}
     options = PULLED.get(distribution, {})
-    task = bandits.build(bandits.Options(**made, family=options))
+    task = bandits.build(bandits.Options(**created, family=options))
     assert task.spaces.actions == Discrete(task.setting.family.arms)
     actor = Script(scripted(trials, 3, task.spaces.actions.n))
     outcome = task.evaluate(actor, batch(seeds), nothing)
-    environment = gymnasium.make("hpc_es.tasks.bandits:hpc_es/Bandit-v0", **made, **options)
+    environment = gymnasium.make("hpc_es.tasks.bandits:hpc_es/Bandit-v0", **created, **options)
     for row, seed in enumerate(seeds):
         observation, info = environment.reset(seed=seed)
         rewards, over = [], False
         for trial in range(trials):
             assert not over
-            assert observation.tobytes() == actor.seen[trial][row].tobytes()
+            assert observation.tobytes() == actor.observed[trial][row].tobytes()
             best, expected = info["optimal_arm"], info["expected_reward"]
             pull = int(actor.pulls[trial, row])
             observation, reward, over, _, info = environment.step(pull)
@@ -259,7 +259,7 @@ def test_arms_are_redrawn_per_episode_or_per_job() -> None:  # T14
 
     first, second, third, again = chances()
     assert first == again
-    assert len({tuple(each) for each in (first, second, third)}) == 3
+    assert len({tuple(item) for item in (first, second, third)}) == 3
     assert chances() == [first, second, third, again]
     fixed = chances(meta=False)
     assert fixed == [fixed[0]] * 4

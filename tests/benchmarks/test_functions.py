@@ -109,12 +109,12 @@ def test_trials_in_the_table_of_the_repository_are_not_repeated(
 
 def test_planned_trials_have_restarts_and_fewer_large_dimensions() -> None:
     names = {
-        (each.contender.name, each.function, each.dimension)
-        for each in trials.plan(contenders(), [1, 15], [2, 40], [1])
+        (item.contender.name, item.function, item.dimension)
+        for item in trials.plan(contenders(), [1, 15], [2, 40], [1])
     }
     assert {("cma_es-bipop", 15, 2), ("pycma-bipop", 15, 2), ("es", 1, 2), ("cma_es", 15, 40)} <= names
     assert not {("cma_es-bipop", 1, 2), ("es", 1, 40), ("snes", 1, 40), ("ga", 1, 2)} & names
-    assert {each.name: each.budget for each in contenders()}["es"] == 1000
+    assert {item.name: item.budget for item in contenders()}["es"] == 1000
 
 
 def test_recorded_trials_are_not_repeated_except_incomplete_lines(tmp_path: Path) -> None:
@@ -135,9 +135,9 @@ def test_recorded_trials_are_not_repeated_except_incomplete_lines(tmp_path: Path
 )
 def test_trial_ends_at_the_target_or_the_budget(budget: int, evaluations: int, solved: bool, reason: str) -> None:
     counted = Counted(Bowl(), budget)
-    found = trials.search(trial(), counted)
-    assert (found["evaluations"], found["solved"], found["reason"]) == (evaluations, solved, reason)
-    assert found["best"] == 6 - evaluations
+    result = trials.search(trial(), counted)
+    assert (result["evaluations"], result["solved"], result["reason"]) == (evaluations, solved, reason)
+    assert result["best"] == 6 - evaluations
 
 
 def test_trial_records_why_the_strategy_ended() -> None:
@@ -145,8 +145,8 @@ def test_trial_records_why_the_strategy_ended() -> None:
         def __call__(self, x: Any) -> float:
             return 1.0
 
-    found = trials.search(trial(), Counted(Plateau(), 10_000))
-    assert not found["solved"] and found["reason"] == "tolflatfitness" and found["evaluations"] < 100
+    result = trials.search(trial(), Counted(Plateau(), 10_000))
+    assert not result["solved"] and result["reason"] == "tolflatfitness" and result["evaluations"] < 100
 
 
 def test_trials_are_run_once(tmp_path: Path, capsys: Any) -> None:
@@ -155,9 +155,9 @@ def test_trials_are_run_once(tmp_path: Path, capsys: Any) -> None:
     pytest.importorskip("cocoex")
     file, wanted = tmp_path / "trials.jsonl", [trial(), trial(contender=Contender("pycma"))]
     assert trials.run(wanted, file, 2) == 0
-    found = {each["strategy"]: each for each in trials.read(file)}
-    assert sorted(found) == ["cma_es", "pycma"] and trials.missing(wanted, file) == []
-    assert all(each["solved"] and 150 < each["evaluations"] < 400 for each in found.values())
+    result = {item["strategy"]: item for item in trials.read(file)}
+    assert sorted(result) == ["cma_es", "pycma"] and trials.missing(wanted, file) == []
+    assert all(item["solved"] and 150 < item["evaluations"] < 400 for item in result.values())
     assert "2/2" in capsys.readouterr().out
 
 

@@ -23,7 +23,7 @@ def test_evaluations_between_two_points_are_averaged_and_gaps_interpolated() -> 
 
 def test_plot_shows_the_median_of_the_seeds(tmp_path: Path) -> None:
     paths = [run(f"seed={seed}") for seed in (1, 2, 3)]
-    curves = [curve for each in ([path] for path in paths) if (curve := median(each)) is not None]
+    curves = [curve for item in ([path] for path in paths) if (curve := median(item)) is not None]
     together, without = median(paths), run("evaluation.interval=0")
     assert together is not None
     assert together[1][-1] == sorted(y[-1] for _, y in curves)[1]
@@ -70,7 +70,7 @@ def test_plot_of_final_returns_has_every_seed_of_the_csv(tmp_path: Path) -> None
 
 def test_overrides_are_part_of_the_name_directory_and_table(tmp_path: Path) -> None:
     name = "compare/Pendulum-v1/es,algorithm.population_size=16"
-    trial = next(each for each in compared() if each.name == "compare/Pendulum-v1/es")
+    trial = next(item for item in compared() if item.name == "compare/Pendulum-v1/es")
     changed = trial.changed(["algorithm.population_size=16"])
     assert changed.name == name
     assert changed.overrides == (*trial.overrides, "algorithm.population_size=16")

@@ -57,7 +57,7 @@ def compared(tmp_path: Path, change: Callable[[Run], object]) -> Comparison:
 
 
 @pytest.mark.parametrize(
-    ("change", "found"),
+    ("change", "result"),
     [
         (lambda run: run.shared["theta"].__setitem__(1, -0.0), "shared/theta: 1 of 3 differ, first [1]"),
         (lambda run: run.best["theta"].__setitem__(2, 4), "best/shared/theta: 1 of 3 differ, first [2]"),
@@ -71,9 +71,9 @@ def compared(tmp_path: Path, change: Callable[[Run], object]) -> Comparison:
         (lambda run: run.rows.append(ROW), "metrics.jsonl: 1 rows, then 2"),
     ],
 )
-def test_difference_is_detected_and_described(change: Callable[[Run], object], found: str, tmp_path: Path) -> None:
+def test_difference_is_detected_and_described(change: Callable[[Run], object], result: str, tmp_path: Path) -> None:
     differences = compared(tmp_path, change).differences
-    assert len(differences) == 1 and found in differences[0], differences
+    assert len(differences) == 1 and result in differences[0], differences
 
 
 def test_times_and_ranks_are_ignored(tmp_path: Path) -> None:
@@ -81,9 +81,9 @@ def test_times_and_ranks_are_ignored(tmp_path: Path) -> None:
         run.rows[0].update(seconds_total=9.0, ranks=1, predict_microseconds_mean=None)
         run.counters["seconds"] = 9.0
 
-    found = compared(tmp_path, change)
-    assert (found.differences, found.added) == ((), ())
-    assert found.generations == 1 and found.sha256[0] == found.sha256[1]
+    result = compared(tmp_path, change)
+    assert (result.differences, result.added) == ((), ())
+    assert result.generations == 1 and result.sha256[0] == result.sha256[1]
 
 
 def test_additions_are_reported_but_not_a_difference(tmp_path: Path) -> None:
@@ -91,9 +91,9 @@ def test_additions_are_reported_but_not_a_difference(tmp_path: Path) -> None:
         run.rows[0]["solved"] = 1
         run.counters["restarts"] = 0
 
-    found = compared(tmp_path, change)
-    assert not found.differences
-    assert [text.split(": ")[-1] for text in found.added] == ["counter restarts is new", "column solved is new"]
+    result = compared(tmp_path, change)
+    assert not result.differences
+    assert [text.split(": ")[-1] for text in result.added] == ["counter restarts is new", "column solved is new"]
 
 
 def test_program_with_another_result_differs(tmp_path: Path) -> None:
@@ -101,8 +101,8 @@ def test_program_with_another_result_differs(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         (tmp_path / name / "record.json").write_text(json.dumps({"snes": [[value]]}))
     assert compare(tmp_path / "before", tmp_path / "before").differences == ()
-    found = compare(tmp_path / "before", tmp_path / "after")
-    assert found.differences == ('record: snes: [["0x1.8p+0"]], then [["0x1.8000000000001p+0"]]',)
+    result = compare(tmp_path / "before", tmp_path / "after")
+    assert result.differences == ('record: snes: [["0x1.8p+0"]], then [["0x1.8000000000001p+0"]]',)
 
 
 def test_every_committed_config_has_a_case_or_a_reason() -> None:
@@ -135,5 +135,5 @@ def test_tuning_is_compared_at_its_first_trial(tmp_path: Path) -> None:
     space = "{a: [[x, y], [z]], b: {log_uniform: [0.5, 2]}, c: [null], stop.episodes: [9]}"
     (tmp_path / "configs/tune_it.yaml").write_text(f"base: base.yaml\nspace: {space}\n")
     cases, _ = all_cases(tmp_path)
-    found = next(case for case in cases if case.name == "tune_it")
-    assert (found.config, found.words) == ("configs/base.yaml", ("a=[x, y]", "b=0.5", "c=null"))
+    result = next(case for case in cases if case.name == "tune_it")
+    assert (result.config, result.words) == ("configs/base.yaml", ("a=[x, y]", "b=0.5", "c=null"))

@@ -19,8 +19,8 @@ TINY = ("task.max_code_length=3", "algorithm.population_size=10", "checkpoint.in
 
 
 def command(out: Path, *words: str) -> list[str]:
-    given = ["ga-20M", "--tasks", *words, "--out", str(out), "--set", *TINY]
-    return [sys.executable, "-m", "benchmarks.searches", *given]
+    options = ["ga-20M", "--tasks", *words, "--out", str(out), "--set", *TINY]
+    return [sys.executable, "-m", "benchmarks.searches", *options]
 
 
 def lines(out: Path) -> list[dict[str, str]]:
@@ -33,15 +33,15 @@ def test_finished_run_has_a_line_and_is_not_repeated(tmp_path: Path) -> None:
     words = ("echo", "reverse", "--seeds", "2", "--npe", "200")
     for _ in range(2):
         subprocess.run(command(tmp_path, *words), cwd=ROOT, check=True, timeout=300)
-        found = lines(tmp_path)
-        assert [(each["task"], each["seed"]) for each in found] == [
+        result = lines(tmp_path)
+        assert [(item["task"], item["seed"]) for item in result] == [
             *(("echo", "1"), ("reverse", "1"), ("echo", "2"), ("reverse", "2"))
         ]
-        assert all(each["algorithm"] == "ga-20M" and each["solved"] == "0" for each in found)
-        assert all(200 <= int(each["npe"]) < 210 and len(each["program"]) == 3 for each in found)
+        assert all(item["algorithm"] == "ga-20M" and item["solved"] == "0" for item in result)
+        assert all(200 <= int(item["npe"]) < 210 and len(item["program"]) == 3 for item in result)
     assert (tmp_path / "ga-20M/echo/1/out.txt").read_text().count("finished") == 1
     subprocess.run(command(tmp_path, "echo", "--seeds", "1", "--npe", "400"), cwd=ROOT, check=True, timeout=300)
-    assert [400 <= int(each["npe"]) < 410 for each in lines(tmp_path)] == [True]  # a larger budget: it carries on
+    assert [400 <= int(item["npe"]) < 410 for item in lines(tmp_path)] == [True]  # it resumes with a larger budget
 
 
 @pytest.mark.long
@@ -57,4 +57,4 @@ def test_interrupted_search_resumes(tmp_path: Path) -> None:
     done = int(runs.newest(run).state.master["executed"])
     words = ("reverse", "--seeds", "1", "--npe", str(done + 100))
     subprocess.run(command(tmp_path, *words), cwd=ROOT, check=True, timeout=300)
-    assert [done + 100 <= int(each["npe"]) < done + 200 for each in lines(tmp_path)] == [True]
+    assert [done + 100 <= int(item["npe"]) < done + 200 for item in lines(tmp_path)] == [True]

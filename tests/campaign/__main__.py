@@ -1,6 +1,6 @@
 """`python -m tests.campaign --minutes N`: random events until the time is over; status 1 if any was wrong or hung.
 
-The same command goes on with the next case of --out. `--case N` plays one case again.
+The same command continues with the next case of --out. `--case N` plays one case again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main() -> int:
-    """Play cases, tell what came of them, and return the exit status."""
+    """Play cases, print their outcomes, and return the exit status."""
     options = parser().parse_args()
     for number in (signal.SIGINT, signal.SIGTERM):  # a shell's background jobs ignore SIGINT
         signal.signal(number, signal.default_int_handler)  # so that no job and no mounted disk is left
@@ -52,8 +52,8 @@ def main() -> int:
 
 def say(seed: int, case: int, out: Path, records: list[Record]) -> None:
     """A line a case, and for one that failed the reason and the command that plays it again."""
-    told = ", ".join(f"{record.kind} {record.verdict}" for record in records)
-    sys.stdout.write(f"case {case} ({records[0].family}): {told}\n")
+    message = ", ".join(f"{record.kind} {record.verdict}" for record in records)
+    sys.stdout.write(f"case {case} ({records[0].family}): {message}\n")
     if records[-1].verdict in {WRONG, HUNG}:
         again = f"python -m tests.campaign --seed {seed} --case {case} --out {out.parent / 'again'}"
         sys.stdout.write(f"{records[-1].why}\nkept in {out}/case_{case:05d}; again: {again}\n")

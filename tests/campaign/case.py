@@ -26,7 +26,7 @@ END = "the end"  # the life that comes to the end, and is compared
 
 @dataclass(frozen=True)
 class Record:
-    """What came of an event; a line of events.jsonl."""
+    """Outcome of an event; a line of events.jsonl."""
 
     case: int
     kind: str

@@ -1,4 +1,4 @@
-"""What befalls checkpoints between two lives; the next one goes on from what is left, and says so."""
+"""Damage to checkpoints between two starts; the next start resumes from the others, with a warning."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ALL_DAMAGED = "every checkpoint is damaged"
 
 
 def flip(path: Path, dice: random.Random) -> None:
-    """One to three bits are other ones."""
+    """Flip one to three bits."""
     data = bytearray(path.read_bytes())
     for at in dice.sample(range(len(data)), dice.randint(1, 3)):
         data[at] ^= 1 << dice.randrange(8)
@@ -30,8 +30,8 @@ def truncate(path: Path, dice: random.Random) -> None:
 
 def damaged(scene: Scene, harm: Harm) -> None:
     """The newest checkpoint is damaged, or the newest two, or all."""
-    place = _place(scene)
-    paths = _checkpoints(place)
+    directory = _open_directory(scene)
+    paths = _checkpoints(directory)
     harmed = paths[-scene.dice.choice([1, 1, 2, len(paths)]) :]
     for path in harmed:
         harm(path, scene.dice)
@@ -41,36 +41,36 @@ def damaged(scene: Scene, harm: Harm) -> None:
             for path in paths:  # as the message says
                 path.unlink()
         else:
-            life.wait_for(lambda: f"{harmed[-1].name}: damaged" in (place / "log.txt").read_text())
+            life.wait_for(lambda: f"{harmed[-1].name}: damaged" in (directory / "log.txt").read_text())
             life.stopped()
 
 
 def missing(scene: Scene) -> None:
     """The newest checkpoint has gone."""
-    _checkpoints(_place(scene))[-1].unlink()
+    _checkpoints(_open_directory(scene))[-1].unlink()
     with scene.life() as life:
         scene.instant(life, early=False)
         life.stopped()
 
 
-def _place(scene: Scene) -> Path:
-    """A run directory that has checkpoints and is not finished; a first life makes one where there is none."""
-    if not any(_is_open(place) for place in scene.places):
+def _open_directory(scene: Scene) -> Path:
+    """A run directory that has checkpoints and is not finished; the first start creates one if there is none."""
+    if not any(_is_open(directory) for directory in scene.places):
         with scene.life() as life:
             scene.instant(life, early=False)
             life.stopped()
-    if not (found := [place for place in scene.places if _is_open(place)]):
+    if not (result := [directory for directory in scene.places if _is_open(directory)]):
         raise LateError
-    return scene.dice.choice(found)
+    return scene.dice.choice(result)
 
 
-def _is_open(place: Path) -> bool:
+def _is_open(directory: Path) -> bool:
     try:
-        status = json.loads((place / "status.json").read_text())["status"]
+        status = json.loads((directory / "status.json").read_text())["status"]
     except OSError:
         return False
-    return status != "finished" and bool(_checkpoints(place))
+    return status != "finished" and bool(_checkpoints(directory))
 
 
-def _checkpoints(place: Path) -> list[Path]:
-    return sorted(place.glob("checkpoints/checkpoint_*.h5"))
+def _checkpoints(directory: Path) -> list[Path]:
+    return sorted(directory.glob("checkpoints/checkpoint_*.h5"))

@@ -21,10 +21,10 @@ class Diary:
         lines = self._path.read_text().split("\n")[:-1] if self._path.exists() else []
         self._path.write_text("".join(f"{line}\n" for line in lines))
         for line in lines:
-            told = json.loads(line)
-            if told["seed"] != seed:
-                raise ValueError(f"{self._path} is of --seed {told['seed']}, not {seed}")
-            self.cases[told["case"]] = [Record(**record) for record in told["events"]]
+            message = json.loads(line)
+            if message["seed"] != seed:
+                raise ValueError(f"{self._path} is of --seed {message['seed']}, not {seed}")
+            self.cases[message["case"]] = [Record(**record) for record in message["events"]]
 
     def write(self, case: int, records: Sequence[Record]) -> None:
         """Add a case."""
@@ -40,16 +40,16 @@ class Diary:
 
     @property
     def events(self) -> int:
-        """How many events have befallen runs in time."""
+        """Number of events that occurred during runs."""
         return sum(record.kind != END and record.verdict != LATE for record in self.records)
 
     @property
     def failures(self) -> list[Record]:
-        """What must not be."""
+        """Findings: wrong results and hanging jobs."""
         return [record for record in self.records if record.verdict in {WRONG, HUNG}]
 
     def table(self) -> str:
-        """A line a kind; `late` ones, whose run had finished before, are no events."""
+        """A line per kind; `late` ones, whose run had already finished, are not events."""
         lines = [f"{'kind':<18}{'events':>8}{'wrong':>8}{'hung':>8}{'late':>8}"]
         for kind in [*KINDS, END]:
             lines.append(_line(kind, [record for record in self.records if record.kind == kind]))

@@ -14,7 +14,7 @@ SIZE = "64m"  # more than five checkpoints of the largest case, cma_es of an LST
 
 
 class Disk:
-    """A directory that is a file system as long as the block lasts, if it is to be small and can be: `mounted`."""
+    """A directory that is a small file system within the block, if requested and possible: `mounted`."""
 
     def __init__(self, directory: Path, is_small: bool = True) -> None:
         self.directory, self._is_small = directory, is_small
@@ -46,7 +46,7 @@ class Disk:
 
     @contextlib.contextmanager
     def read_only(self) -> Iterator[None]:
-        """Nothing may be written for as long as the block lasts; nobody may have a file open for writing."""
+        """Make the file system read-only within the block; no file may be open for writing."""
         _must("-o", "remount,ro", str(self.directory))
         try:
             yield

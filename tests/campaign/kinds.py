@@ -42,7 +42,7 @@ KINDS = ANYWHERE | ON_A_DISK | IN_TROUBLE
 
 
 def drawn(scene: Scene) -> str:
-    """The kind of the next event; those that not every case can have are drawn more often where it can."""
+    """Kind of the next event; those that only some cases support are more frequent in these cases."""
     rare = [*(ON_A_DISK if scene.disk.mounted else ()), *(IN_TROUBLE if scene.setting.troubled else ())]
     kind: str = scene.dice.choice(rare if rare and scene.dice.random() < 0.35 else list(ANYWHERE))
     return kind

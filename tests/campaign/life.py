@@ -19,7 +19,7 @@ FOLLOWING_SECONDS = 20.0  # in which all ranks are gone once the launcher is
 
 
 class WrongError(Exception):
-    """The program did something else than it should."""
+    """The program did not behave as documented."""
 
 
 class HungError(Exception):
@@ -49,7 +49,7 @@ class Life:
         raise LateError
 
     def wait_for_ranks(self, count: int) -> None:
-        """Return when so many ranks have been started."""
+        """Return when this number of ranks has started."""
         self.wait_for(lambda: len(self.job.pids()) == count, SCAN_SECONDS)
 
     def wait_for(self, condition: Callable[[], bool], pause_seconds: float = 0.004) -> None:
@@ -99,11 +99,11 @@ class Life:
 
     @property
     def output(self) -> str:
-        """What it has said."""
+        """Output so far."""
         return self.job.stdout + self.job.stderr
 
     def stacks(self) -> str:
-        """Where its processes are; those that do not know the signal die of it."""
+        """Stacks of its processes; processes without a handler die of the signal."""
         alive = self.job.alive()
         where = "".join(f"{pid}: {_proc(pid, 'cmdline')} {_proc(pid, 'wchan')}\n" for pid in alive)
         for pid in self.job.pids().values():

@@ -44,25 +44,25 @@ class Reference:
             done = job.wait(300)
         if done.status != 0:
             raise RuntimeError(f"the undisturbed run of {config} failed: {done}")
-        digests = {place: runs.digests(self.run / place) for place in self._setting.places}
+        digests = {name: runs.digests(self.run / name) for name in self._setting.places}
         self._digests.write_text(json.dumps(digests))
 
     def strange(self, output: Path) -> str:
-        """What of the newest checkpoints is no state of the undisturbed run; empty if nothing."""
+        """Differences between the newest checkpoints and the undisturbed run, empty if there are none."""
         if not self._setting.reproducible:
             return ""
-        for place in self._setting.places:
+        for name in self._setting.places:
             try:
-                newest = runs.newest(output / place)
+                newest = runs.newest(output / name)
             except CheckpointError:
                 continue  # it has none yet
-            if self.digests[place].get(str(newest.state.generation)) != runs.digest(newest):
-                return f"the state of generation {newest.state.generation} in {place or 'the run'}"
+            if self.digests[name].get(str(newest.state.generation)) != runs.digest(newest):
+                return f"the state of generation {newest.state.generation} in {name or 'the run'}"
         return ""
 
     def different(self, output: Path) -> list[str]:
-        """What a finished run has left that the undisturbed run has not, or otherwise."""
-        return [text for place in self._setting.places for text in self._differing(output / place, self.run / place)]
+        """Differences between the files of a finished run and those of the undisturbed run."""
+        return [text for name in self._setting.places for text in self._differing(output / name, self.run / name)]
 
     def _differing(self, run: Path, reference: Path) -> Iterator[str]:
         newest = runs.newest(run)
@@ -97,5 +97,5 @@ def _bytes(path: Path) -> bytes:
 
 
 def _result(run: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((run / results.ALONE).read_text())
-    return {name: value for name, value in found.items() if name not in CLOCK}
+    result: dict[str, Any] = json.loads((run / results.ALONE).read_text())
+    return {name: value for name, value in result.items() if name not in CLOCK}

@@ -1,4 +1,4 @@
-"""What an event finds: a run of a setting, at an instant drawn at random."""
+"""The scene of an event: a run of a setting, at a random time."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ class Scene:
         return [self.output / name for name in self.setting.places]
 
     def generation(self) -> int:
-        """How many generations are written down, of all repetitions."""
-        return sum(runs.generation(place) for place in self.places)
+        """Number of recorded generations, of all repetitions."""
+        return sum(runs.generation(index) for index in self.places)
 
     def checkpoints(self) -> list[Path]:
-        """All that can be gone on from, the newest of each run directory last."""
-        return [path for place in self.places for path in sorted(place.glob("checkpoints/checkpoint_*.h5"))]
+        """All checkpoints from which the run can resume, the newest of each run directory last."""
+        return [path for index in self.places for path in sorted(index.glob("checkpoints/checkpoint_*.h5"))]
 
     @contextlib.contextmanager
     def life(self, *overrides: str, least_ranks: int = 1) -> Iterator[Life]:
@@ -82,7 +82,7 @@ class Scene:
             time.sleep(self.dice.uniform(0, 0.03))
 
     def _writing(self) -> bool:
-        return any(next(place.glob("checkpoints/.*"), None) for place in self.places)
+        return any(next(index.glob("checkpoints/.*"), None) for index in self.places)
 
     @contextlib.contextmanager
     def trouble(self, what: str) -> Iterator[None]:

@@ -26,7 +26,7 @@ class Setting:
 
     @property
     def groups(self) -> int:
-        """How many ranks the run needs."""
+        """Number of ranks that the run needs."""
         return int(self.values.get("repetition_groups", 1))
 
     @property
@@ -42,7 +42,7 @@ class Setting:
 
 
 def setting(dice: random.Random) -> Setting:
-    """One of all."""
+    """A random setting."""
     weights = [weight for _, weight in FAMILIES]
     drawn = dice.choices([family for family, _ in FAMILIES], weights)[0](dice)
     generations = drawn.values["stop"]["generations"]
@@ -133,7 +133,7 @@ def wrapped(dice: random.Random) -> Setting:
 
 
 def failing(dice: random.Random) -> Setting:
-    """Episodes of which one in seven always fails, and is dropped."""
+    """Episodes of an environment in which one of seven always fails, and is dropped."""
     kind, values = _episodes(dice, "tests.helpers.trouble:Rough-v0")
     values["task"]["env_kwargs"] = {"fault": dice.choice(["nan", "raise"]), "every": 7}
     return Setting("failing episodes", _search(dice, kind, values))

@@ -1,4 +1,4 @@
-"""What befalls the surroundings of a run: disks, quotas, clocks, objectives and environments."""
+"""Events in the surroundings of a run: disks, quotas, clocks, objectives and environments."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def troubled(scene: Scene, what: str) -> None:
 
 
 def hanging(scene: Scene) -> None:
-    """They hang from now on: a limit of the config ends that or, where there is none, a second signal."""
+    """Make them hang: a limit of the config or, without one, a second signal ends the run."""
     overrides = scene.setting.when_hanging
     signals = bool(overrides) and scene.dice.random() < 0.5
     with scene.life(*(() if signals else overrides)) as life:

@@ -72,10 +72,10 @@ def test_diary_continues_after_a_kill_and_only_with_its_seed(tmp_path: Path) -> 
     Diary(tmp_path, 7).write(0, records)
     with (tmp_path / "events.jsonl").open("a") as file:
         file.write('{"seed": 7, "case": 1, "ev')
-    found = Diary(tmp_path, 7)
-    assert found.records == records and found.events == 2 and found.failures == [records[1]]
-    assert "pause                    1       1       0       0" in found.table()
-    found.write(1, records)
+    result = Diary(tmp_path, 7)
+    assert result.records == records and result.events == 2 and result.failures == [records[1]]
+    assert "pause                    1       1       0       0" in result.table()
+    result.write(1, records)
     assert Diary(tmp_path, 7).events == 4
     with pytest.raises(ValueError, match="is of --seed 7, not 8"):
         Diary(tmp_path, 8)
@@ -92,7 +92,7 @@ def test_short_campaign_has_no_findings_and_can_be_continued(tmp_path: Path) -> 
     for _ in range(2):
         done = python(arguments, timeout_seconds=300, cwd=ROOT)
         assert done.status == 0, str(done)
-    told = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
-    assert [case["case"] for case in told] == list(range(len(told)))
-    assert sum(event["kind"] != END for case in told for event in case["events"]) >= 4
+    message = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
+    assert [case["case"] for case in message] == list(range(len(message)))
+    assert sum(event["kind"] != END for case in message for event in case["events"]) >= 4
     assert not list(tmp_path.glob("case_*"))

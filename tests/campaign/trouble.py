@@ -20,7 +20,7 @@ _file = Path(os.environ.get(VARIABLE, "."), "trouble")
 
 
 def trouble() -> str:
-    """What the file says now; does not return while it says `hang`."""
+    """Content of the file; does not return while it is `hang`."""
     try:
         while (said := _file.read_text()) == "hang":
             time.sleep(0.01)

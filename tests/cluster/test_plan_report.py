@@ -78,9 +78,9 @@ report: {plot_interval_seconds: 0}
 
 def test_evaluations_that_time_out_cost_their_time_limit() -> None:
     """One rank: per generation 18 times 2 ms, and two time-outs of 0.15 s, both repeated: 0.636 s."""
-    found = measure(validate(yaml.safe_load(HANGING)), 0.0)
-    assert found.failed == 0.1
-    (one,) = predictions(found, Stop(), (1,), FREE)
+    result = measure(validate(yaml.safe_load(HANGING)), 0.0)
+    assert result.failed == 0.1
+    (one,) = predictions(result, Stop(), (1,), FREE)
     assert 0.636 / 1.25 < one.seconds < 0.636 * 1.5
 
 
@@ -100,22 +100,22 @@ def test_run_with_timeouts_takes_the_predicted_time(ranks: int, tmp_path: Path) 
 
 def test_fitted_costs_are_not_negative() -> None:
     jobs = np.array([1.0, 2.0, 3.0, 4.0])
-    found = fitted(np.stack([jobs, jobs, np.ones(4), 2 * jobs - 0.5], axis=1))
-    assert min(found) >= 0 and max(found) > 0
+    result = fitted(np.stack([jobs, jobs, np.ones(4), 2 * jobs - 0.5], axis=1))
+    assert min(result) >= 0 and max(result) > 0
 
 
 def test_equal_episodes_scale_to_their_number() -> None:
     """64 episodes of a second: four per rank on 16; rank 0 of 64 hands out chunks, so one of 63 has two."""
-    found = {each.ranks: each for each in predictions(EVEN, Stop(generations=36), (1, 16, 64), FREE)}
-    assert [found[ranks].seconds for ranks in (1, 16, 64)] == pytest.approx([64.0, 4.0, 2.0])
-    assert [found[ranks].efficiency for ranks in (1, 16, 64)] == pytest.approx([1.0, 1.0, 0.5])
-    assert (found[16].hours, found[16].core_hours) == pytest.approx((36 * 4 / 3600, 16 * 36 * 4 / 3600))
-    assert (found[16].nodes, found[16].memory_a_node, found[1].memory_a_node) == (4, 400, 100)
-    assert chosen(list(found.values())).ranks == 16
-    assert found[64].limit.startswith("the tail")
+    result = {item.ranks: item for item in predictions(EVEN, Stop(generations=36), (1, 16, 64), FREE)}
+    assert [result[ranks].seconds for ranks in (1, 16, 64)] == pytest.approx([64.0, 4.0, 2.0])
+    assert [result[ranks].efficiency for ranks in (1, 16, 64)] == pytest.approx([1.0, 1.0, 0.5])
+    assert (result[16].hours, result[16].core_hours) == pytest.approx((36 * 4 / 3600, 16 * 36 * 4 / 3600))
+    assert (result[16].nodes, result[16].memory_a_node, result[1].memory_a_node) == (4, 400, 100)
+    assert chosen(list(result.values())).ranks == 16
+    assert result[64].limit.startswith("the tail")
     (many,) = predictions(EVEN, Stop(), (128,), FREE)
     assert many.limit == "idle ranks: a round is 64 chunks"
-    assert found[64].paying_population == 256  # five each for some, four for the others: 0.79; 128 would be 0.66
+    assert result[64].paying_population == 256  # five each for some, four for the others: 0.79; 128 would be 0.66
 
 
 def test_predicted_generations_follow_the_first_limit() -> None:
@@ -123,14 +123,14 @@ def test_predicted_generations_follow_the_first_limit() -> None:
     assert generations_to(Stop(timesteps=640_000, generations=4), EVEN) == 4
     assert generations_to(Stop(episodes=65), EVEN) == 2
     assert generations_to(Stop(seconds=5.0), EVEN) is None
-    (found,) = predictions(EVEN, Stop(seconds=7200.0), (2,), FREE)
-    assert (found.hours, found.core_hours) == (2.0, 4.0)
+    (result,) = predictions(EVEN, Stop(seconds=7200.0), (2,), FREE)
+    assert (result.hours, result.core_hours) == (2.0, 4.0)
 
 
 def test_plan_recommends_a_chunk_size_if_chunks_are_fixed() -> None:
-    (found,) = predictions(replace(EVEN, cutting="fixed"), Stop(), (16,), FREE)
-    assert found.chunk_size == 1  # of all that give four seconds the first
-    assert found.seconds == pytest.approx(16.0)  # with the 16 that it has
+    (result,) = predictions(replace(EVEN, cutting="fixed"), Stop(), (16,), FREE)
+    assert result.chunk_size == 1  # of all that give four seconds the first
+    assert result.seconds == pytest.approx(16.0)  # with the 16 that it has
 
 
 def test_plan_names_ranks_that_do_not_help() -> None:
@@ -179,11 +179,11 @@ CONFIGS = {
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_measure_runs_generations_of_every_kind(name: str) -> None:
-    found = measure(validate(CONFIGS[name]), 0.2)
-    assert found.generations >= 3 and found.jobs >= 4
-    assert found.costs.step + found.costs.job + found.costs.call + found.costs.chunk > 0
-    assert found.costs.memory > 10e6 and found.costs.theta > 0
-    assert found.cutting == {"native": "at once", "function": "one by one", "tensorflow": "fixed"}.get(
+    result = measure(validate(CONFIGS[name]), 0.2)
+    assert result.generations >= 3 and result.jobs >= 4
+    assert result.costs.step + result.costs.job + result.costs.call + result.costs.chunk > 0
+    assert result.costs.memory > 10e6 and result.costs.theta > 0
+    assert result.cutting == {"native": "at once", "function": "one by one", "tensorflow": "fixed"}.get(
         name, "at once" if name == "novelty" else "free"
     )
 
@@ -193,11 +193,11 @@ def test_measure_has_the_states_of_a_run(tmp_path: Path) -> None:
     config = validate({**CONFIGS["episodes"], "stop": {"generations": 3}, "evaluation": {"interval": 0}})
     with hpc_es.train(config, tmp_path / "run") as run:
         lengths = [row["timesteps_this_generation"] for row in run]
-    found = measure(config, 0.0)
-    assert (found.generations, found.timesteps) == (3, np.mean(lengths))
+    result = measure(config, 0.0)
+    assert (result.generations, result.timesteps) == (3, np.mean(lengths))
 
 
-def told(capsys: pytest.CaptureFixture[str], *words: Any) -> str:
+def message(capsys: pytest.CaptureFixture[str], *words: Any) -> str:
     with pytest.raises(SystemExit) as ended:
         main(["plan", *map(str, words)])
     assert ended.value.code == 0
@@ -206,16 +206,16 @@ def told(capsys: pytest.CaptureFixture[str], *words: Any) -> str:
 
 def test_plan_prints_a_table_and_the_job_to_submit(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     config, picture = runs.tiny(tmp_path), tmp_path / "plan.png"
-    shown = told(capsys, config, "--seconds", 0.1, "--ranks", "1,4", "--plot", picture, "--cores-per-node", 2)
-    assert "12 jobs and" in shown and "core hours" in shown
-    assert f"hpc-es sbatch {config} --nodes" in shown
+    output = message(capsys, config, "--seconds", 0.1, "--ranks", "1,4", "--plot", picture, "--cores-per-node", 2)
+    assert "12 jobs and" in output and "core hours" in output
+    assert f"hpc-es sbatch {config} --nodes" in output
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
 def test_durations_are_printed_in_suitable_units() -> None:
     """64 s per generation on one rank: 36 of them are 38.4 minutes, 3,600 are 64 hours; two of them on 2 ranks 64 s."""
-    lines = [text("x", EVEN, predictions(EVEN, Stop(generations=n), ranks, FREE), "") for n, ranks in TOLD]
-    rows = [line.split() for told in lines for line in told.splitlines() if line.endswith(" 64")]
+    lines = [text("x", EVEN, predictions(EVEN, Stop(generations=n), ranks, FREE), "") for n, ranks in MESSAGES]
+    rows = [line.split() for message in lines for line in message.splitlines() if line.endswith(" 64")]
     assert [" ".join(row[2:4] + row[6:9]) for row in rows] == ["64 s 38.4 min 0.64", "64 s 64 h 64", "32 s 64 s 0.0356"]
     quick = replace(EVEN, costs=replace(EVEN.costs, step=1e-7))
     assert "6.4 ms        1.00          1.00  12.8 ms      < 0.01" in text(
@@ -223,16 +223,16 @@ def test_durations_are_printed_in_suitable_units() -> None:
     )
 
 
-TOLD = ((36, (1,)), (3600, (1,)), (2, (2,)))
+MESSAGES = ((36, (1,)), (3600, (1,)), (2, (2,)))
 
 
 def test_plan_of_an_objective_reports_evaluations() -> None:
     costs = Costs(step=0, call=0, job=0.02, chunk=0, lengths=(1,), extras=(0.0, 0.0, 0.0, 1.98))
-    found = replace(EVEN, costs=costs, is_objective=True, failed=0.25, steps_per_second=1.92)
-    told = text("x", found, predictions(found, Stop(), (1,), FREE), "")
-    assert "64 evaluations per generation, 1.92 per second, 0.25 of them failed" in told
-    assert "an evaluation takes 515 ms (median 20 ms, longest 2 s)" in told
-    assert " step" not in told
+    result = replace(EVEN, costs=costs, is_objective=True, failed=0.25, steps_per_second=1.92)
+    message = text("x", result, predictions(result, Stop(), (1,), FREE), "")
+    assert "64 evaluations per generation, 1.92 per second, 0.25 of them failed" in message
+    assert "an evaluation takes 515 ms (median 20 ms, longest 2 s)" in message
+    assert " step" not in message
 
 
 def test_ticks_of_the_plan_plot_are_plain_numbers(tmp_path: Path) -> None:
@@ -259,9 +259,11 @@ def test_log_axis_has_labels_for_any_number_of_decades(low: float, high: float, 
 
 
 def test_plan_prints_json(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    found = json.loads(told(capsys, runs.tiny(tmp_path), "--seconds", 0.1, "--ranks", "3", "--length", 50, "--json"))
-    assert [each["ranks"] for each in found["ranks"]] == [3]
-    assert found["measured"]["costs"]["lengths"] == [50]
+    result = json.loads(
+        message(capsys, runs.tiny(tmp_path), "--seconds", 0.1, "--ranks", "3", "--length", 50, "--json")
+    )
+    assert [item["ranks"] for item in result["ranks"]] == [3]
+    assert result["measured"]["costs"]["lengths"] == [50]
 
 
 @pytest.mark.parametrize("words", [["--ranks", "0"], ["--ranks", "a"], ["--seconds", "-1"], ["--plot", "plan.txt"]])

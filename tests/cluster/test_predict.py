@@ -17,40 +17,40 @@ SLOW = Cluster(latency=0.0, bandwidth=math.inf, dispatch=0.1, per_rank=0.0)
 
 
 def test_two_ranks_halve_the_time_of_equal_chunks() -> None:
-    found = simulate_round([1.0, 1.0, 1.0, 1.0], 2, FREE, rank_0_evaluates=True)
-    assert (found.evaluating, found.work, found.tail, found.dispatch) == (2.0, 4.0, 0.0, 0.0)
-    assert found.efficiency == 1.0
+    result = simulate_round([1.0, 1.0, 1.0, 1.0], 2, FREE, rank_0_evaluates=True)
+    assert (result.evaluating, result.work, result.tail, result.dispatch) == (2.0, 4.0, 0.0, 0.0)
+    assert result.efficiency == 1.0
 
 
 def test_longest_chunk_determines_the_end() -> None:
     """Rank 0 has 1 and 1, rank 1 has 5: it works alone for 3."""
-    found = simulate_round([1.0, 5.0, 1.0], 2, FREE, rank_0_evaluates=True)
-    assert (found.evaluating, found.tail, found.efficiency) == (5.0, 3.0, 0.7)
-    assert found.without_tail == 1.0
-    assert found.limit().startswith("the tail")
+    result = simulate_round([1.0, 5.0, 1.0], 2, FREE, rank_0_evaluates=True)
+    assert (result.evaluating, result.tail, result.efficiency) == (5.0, 3.0, 0.7)
+    assert result.without_tail == 1.0
+    assert result.limit().startswith("the tail")
 
 
 def test_last_chunks_are_not_prefetched() -> None:
     """The third chunk was prefetched; the fourth, one of the last two, is fetched by the idle rank 0.1 s later."""
-    found = simulate_round([1.0, 1.0, 1.0, 1.0], 2, SLOW, rank_0_evaluates=True)
-    assert found.evaluating == pytest.approx(2.1)
-    assert found.dispatch == pytest.approx(0.05)  # of one rank of two
+    result = simulate_round([1.0, 1.0, 1.0, 1.0], 2, SLOW, rank_0_evaluates=True)
+    assert result.evaluating == pytest.approx(2.1)
+    assert result.dispatch == pytest.approx(0.05)  # of one rank of two
 
 
 def test_rank_0_answers_one_message_at_a_time() -> None:
     """Ten workers whose chunks take no time: a hundred chunks are ninety answers of 0.1 s."""
-    found = simulate_round([0.0] * 100, 10, SLOW, rank_0_evaluates=False)
-    assert found.evaluating == pytest.approx(9.0)
+    result = simulate_round([0.0] * 100, 10, SLOW, rank_0_evaluates=False)
+    assert result.evaluating == pytest.approx(9.0)
 
 
 def test_latency_delays_ranks_without_a_prefetched_chunk() -> None:
-    found = simulate_round([1.0, 1.0, 1.0, 1.0], 2, Cluster(0.25, math.inf, dispatch=0.0), rank_0_evaluates=True)
-    assert found.evaluating == 2.5  # there and back
+    result = simulate_round([1.0, 1.0, 1.0, 1.0], 2, Cluster(0.25, math.inf, dispatch=0.0), rank_0_evaluates=True)
+    assert result.evaluating == 2.5  # there and back
 
 
 def test_fewer_chunks_than_ranks_leave_ranks_idle() -> None:
-    found = simulate_round([2.0], 4, FREE, rank_0_evaluates=True)
-    assert (found.evaluating, found.tail, found.efficiency) == (2.0, 2.0, 0.25)
+    result = simulate_round([2.0], 4, FREE, rank_0_evaluates=True)
+    assert (result.evaluating, result.tail, result.efficiency) == (2.0, 2.0, 0.25)
 
 
 def test_message_costs_by_formula() -> None:
@@ -83,12 +83,12 @@ def test_lockstep_chunk_calls_the_policy_once_per_step() -> None:
 
 def test_generation_includes_messages_and_the_update() -> None:
     """Four jobs of 3 steps in chunks of two on two ranks; one rank has three of five blocks."""
-    found = simulate_generation(COSTS, 4, 2, FREE, 2, np.random.default_rng(0))
+    result = simulate_generation(COSTS, 4, 2, FREE, 2, np.random.default_rng(0))
     chunk = 10 + 2 * 1 + 6 * 0.01 + 3 * 0.1
-    assert found.evaluating == pytest.approx(chunk)
-    assert found.update == pytest.approx(0.5 + 4 * 1.5 * 3 / 5 + 0.25)
-    assert found.seconds == pytest.approx(chunk + found.update)
-    assert found.limit() == "the update"
+    assert result.evaluating == pytest.approx(chunk)
+    assert result.update == pytest.approx(0.5 + 4 * 1.5 * 3 / 5 + 0.25)
+    assert result.seconds == pytest.approx(chunk + result.update)
+    assert result.limit() == "the update"
 
 
 def test_rounds_are_sequential_and_followed_by_one_update() -> None:
@@ -106,7 +106,7 @@ def test_rounds_are_divided_as_in_the_loop() -> None:
 
 
 def test_efficiency_counts_all_ranks() -> None:
-    found = SimulatedGeneration(ranks=4, evaluating=2.0, work=4.0, tail=1.0, dispatch=0.0, messages=1.0, update=1.0)
-    assert found.seconds == 4.0
-    assert found.efficiency == 4.0 / 16.0
-    assert found.without_tail == 4.0 / (4 * (4.0 - 2.0) + 4 * 1.0)
+    result = SimulatedGeneration(ranks=4, evaluating=2.0, work=4.0, tail=1.0, dispatch=0.0, messages=1.0, update=1.0)
+    assert result.seconds == 4.0
+    assert result.efficiency == 4.0 / 16.0
+    assert result.without_tail == 4.0 / (4 * (4.0 - 2.0) + 4 * 1.0)

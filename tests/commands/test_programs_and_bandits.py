@@ -10,16 +10,16 @@ import hpc_es
 from hpc_es.cli import main
 
 
-def told(capsys: pytest.CaptureFixture[str], *words: str, status: int = 0) -> tuple[str, str]:
+def message(capsys: pytest.CaptureFixture[str], *words: str, status: int = 0) -> tuple[str, str]:
     with pytest.raises(SystemExit) as ended:
         main(["run-program", *words])
     assert (ended.value.code or 0) == status
-    shown = capsys.readouterr()
-    return shown.out, shown.err
+    displayed = capsys.readouterr()
+    return displayed.out, displayed.err
 
 
 @pytest.mark.parametrize(
-    ("program", "given", "output"),
+    ("program", "inputs", "output"),
     [
         (",.,.", "7,8", "7 8"),
         (",[.,]", "3,2,1", "3 2 1"),
@@ -29,23 +29,23 @@ def told(capsys: pytest.CaptureFixture[str], *words: str, status: int = 0) -> tu
     ],
 )
 def test_run_program_executes_a_program_from_the_command_line(
-    program: str, given: str, output: str, capsys: pytest.CaptureFixture[str]
+    program: str, inputs: str, output: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out, err = told(capsys, f"--program={program}", "--input", given)
+    out, err = message(capsys, f"--program={program}", "--input", inputs)
     assert out == output + "\n"
     assert f"program {program}\n" in err and "it ended after" in err
 
 
 def test_run_program_uses_the_base_and_the_step_limit(capsys: pytest.CaptureFixture[str]) -> None:
-    assert told(capsys, "--program=-.", "--base", "10")[0] == "9\n"
-    out, err = told(capsys, "--program", "+[.]", "--max-steps", "7", status=1)
+    assert message(capsys, "--program=-.", "--base", "10")[0] == "9\n"
+    out, err = message(capsys, "--program", "+[.]", "--max-steps", "7", status=1)
     assert out == "1 1 1\n"  # + [ . ] . ] .
     assert "was stopped after 7 of at most 7 steps" in err
 
 
 def test_run_program_trace_has_a_line_per_step(capsys: pytest.CaptureFixture[str]) -> None:
     """2 is read, written, and decremented twice."""
-    _, err = told(capsys, "--program", ",[.-]", "--input", "2", "--trace")
+    _, err = message(capsys, "--program", ",[.-]", "--input", "2", "--trace")
     lines = [line.split() for line in err.splitlines() if line.lstrip()[:1].isdigit()]
     assert [int(line[0]) for line in lines] == list(range(1, 9))
     assert [line[-1] for line in lines if "writes" in line] == ["2", "1"]
@@ -53,7 +53,7 @@ def test_run_program_trace_has_a_line_per_step(capsys: pytest.CaptureFixture[str
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def result(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A search whose task is to write 2: a program of at most three characters."""
     run = tmp_path_factory.mktemp("programs") / "run"
     config = {
@@ -66,18 +66,18 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run
 
 
-def test_run_program_executes_the_best_program_of_a_run(found: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out, err = told(capsys, str(found))
+def test_run_program_executes_the_best_program_of_a_run(result: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out, err = message(capsys, str(result))
     assert out == "2\n"
     assert "print: reward 1, correct" in err
 
 
 def test_invalid_arguments_of_run_program_are_refused(
-    found: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    result: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert "expected a run" in told(capsys, status=2)[1]
-    assert "and not both" in told(capsys, str(found), "--program", ".", status=2)[1]
-    assert "expected whole numbers" in told(capsys, "--program", ".", "--input", "a", status=2)[1]
+    assert "expected a run" in message(capsys, status=2)[1]
+    assert "and not both" in message(capsys, str(result), "--program", ".", status=2)[1]
+    assert "expected whole numbers" in message(capsys, "--program", ".", "--input", "a", status=2)[1]
     list(
         hpc_es.train(
             {
@@ -89,4 +89,4 @@ def test_invalid_arguments_of_run_program_are_refused(
             tmp_path / "run",
         )
     )
-    assert "is not a program search" in told(capsys, str(tmp_path / "run"), status=2)[1]
+    assert "is not a program search" in message(capsys, str(tmp_path / "run"), status=2)[1]

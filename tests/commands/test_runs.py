@@ -37,13 +37,13 @@ def several(tmp_path: Path) -> Path:
 
 
 def test_list_has_a_row_per_run_with_its_state(several: Path, capsys: Any) -> None:
-    found = rows(several, capsys)
-    assert set(found) == {"finished", "dead", "repetitions"}
-    assert (found["finished"]["state"], found["finished"]["progress"]) == ("finished", 1.0)
-    assert found["finished"]["best"] == pytest.approx(json.loads((run() / STATUS).read_text())["best_return"])
-    assert found["dead"]["state"] == "killed"
-    assert found["dead"]["age_seconds"] > 1e6
-    repetitions = found["repetitions"]
+    result = rows(several, capsys)
+    assert set(result) == {"finished", "dead", "repetitions"}
+    assert (result["finished"]["state"], result["finished"]["progress"]) == ("finished", 1.0)
+    assert result["finished"]["best"] == pytest.approx(json.loads((run() / STATUS).read_text())["best_return"])
+    assert result["dead"]["state"] == "killed"
+    assert result["dead"]["age_seconds"] > 1e6
+    repetitions = result["repetitions"]
     assert (repetitions["kind"], repetitions["state"]) == ("repetitions", "finished")
     assert repetitions["progress_text"] == "2 of 2 repetitions"
 
@@ -71,7 +71,7 @@ def test_list_shows_a_tuning_as_one_row(tmp_path: Path, capsys: Any) -> None:
     assert (row["progress"], row["progress_text"]) == (0.5, "1 of 2 trials")
 
 
-def test_list_without_runs_says_so(tmp_path: Path, capsys: Any) -> None:
+def test_list_reports_that_there_are_no_runs(tmp_path: Path, capsys: Any) -> None:
     assert cli.run(["list", str(tmp_path)]) == 0
     captured = capsys.readouterr()
     assert captured.out == "" and "no runs in" in captured.err

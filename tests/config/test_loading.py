@@ -91,9 +91,9 @@ def test_explicit_name_and_output_are_kept(tmp_path: Path) -> None:
 )
 def test_yaml_scalars_have_the_expected_types(tmp_path: Path, text: str, value: object) -> None:
     (tmp_path / "a.yaml").write_text(f"a: {text}\n")
-    found = read_yaml(tmp_path / "a.yaml")["a"]
-    assert found == value
-    assert type(found) is type(value)
+    result = read_yaml(tmp_path / "a.yaml")["a"]
+    assert result == value
+    assert type(result) is type(value)
     assert override({}, [f"a={text}"]) == {"a": value}
 
 
@@ -282,8 +282,8 @@ def test_invalid_kind_is_refused_with_the_list_of_kinds(tmp_path: Path, kind: st
 
 def test_all_errors_of_a_config_are_reported_at_once(tmp_path: Path) -> None:
     text = "seed: x\nsed: 1\ntask: {env: a}\nalgorithm: {population_size: 7, sigma: 0}\nstop: {target_return: 1}\n"
-    found = problems(tmp_path, text, ("evaluation.interval=0", "mpi.chunk_size=0"))
-    assert [key for key, _ in found] == [
+    result = problems(tmp_path, text, ("evaluation.interval=0", "mpi.chunk_size=0"))
+    assert [key for key, _ in result] == [
         "sed",
         "seed",
         "task.env",
@@ -296,8 +296,8 @@ def test_all_errors_of_a_config_are_reported_at_once(tmp_path: Path) -> None:
 
 
 def test_cross_field_checks_are_skipped_for_invalid_fields(tmp_path: Path) -> None:
-    found = problems(tmp_path, MINIMAL, ("algorithm.population_size=7", "algorithm.mirrored_sampling=3"))
-    assert found == [("algorithm.mirrored_sampling", "expected true or false, found 3")]
+    result = problems(tmp_path, MINIMAL, ("algorithm.population_size=7", "algorithm.mirrored_sampling=3"))
+    assert result == [("algorithm.mirrored_sampling", "expected true or false, found 3")]
 
 
 def test_cross_field_errors_of_nested_options_have_their_key(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -522,13 +522,13 @@ def test_key_table_names_the_kinds_of_a_key(monkeypatch: pytest.MonkeyPatch) -> 
     ],
 )
 def test_floats_without_a_fraction_are_accepted_as_integers(key: str, value: Any, expected: Any) -> None:
-    found: Any = load_text("task: {env_id: CartPole-v1}\n", [f"{key}={value}"])
+    result: Any = load_text("task: {env_id: CartPole-v1}\n", [f"{key}={value}"])
     for name in key.split("."):
-        found = getattr(found, name)
-    assert found == expected
-    assert type(found) is type(expected)
+        result = getattr(result, name)
+    assert result == expected
+    assert type(result) is type(expected)
     if isinstance(expected, tuple):
-        assert [type(item) for item in found] == [int] * len(expected)
+        assert [type(item) for item in result] == [int] * len(expected)
 
 
 @pytest.mark.parametrize("value", ["1.5", "1e-3", ".inf", "true", "'1e6'"])

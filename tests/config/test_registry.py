@@ -16,10 +16,10 @@ from tests.helpers.harness import python, script
 def test_every_kind_has_options_named_after_it() -> None:
     packages: tuple[registry.Package, ...] = ("algorithms", "tasks", "policies", "noise")
     for package, kind in zip(packages, ("es", "episodes", "mlp", "table"), strict=True):
-        found = registry.kinds(package)
-        assert kind in found
-        assert list(found) == sorted(found)
-        for name in found:
+        result = registry.kinds(package)
+        assert kind in result
+        assert list(result) == sorted(result)
+        for name in result:
             fields = dataclasses.fields(registry.module(package, name).Options)
             assert [field.default for field in fields if field.name == "kind"] == [name]
 
@@ -36,8 +36,8 @@ def test_importing_a_kind_imports_no_tensorflow_and_no_other_kind() -> None:
         "print('hpc_es.tasks.episodes' in sys.modules);"
         "[registry.kinds(p) for p in ('algorithms', 'tasks', 'policies')]; print('tensorflow' in sys.modules)"
     )
-    found = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=60)
-    assert found.stdout.split() == ["False", "False"]
+    result = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=60)
+    assert result.stdout.split() == ["False", "False"]
 
 
 def test_listing_kinds_imports_no_optional_package() -> None:

@@ -23,9 +23,9 @@ from hpc_es.core.data import (
 
 def test_row_dtype_has_return_length_and_requested_columns() -> None:
     """8 + 4 bytes, then 2 * 8 and 1."""
-    made = np.zeros(3, row_dtype((Column("behaviour", "<f8", (2,)), CORRECT)))
-    assert made.dtype.names == ("return_", "length", "behaviour", "correct")
-    assert (made.dtype.itemsize, made["behaviour"].shape, made["correct"].dtype) == (29, (3, 2), np.bool_)
+    created = np.zeros(3, row_dtype((Column("behaviour", "<f8", (2,)), CORRECT)))
+    assert created.dtype.names == ("return_", "length", "behaviour", "correct")
+    assert (created.dtype.itemsize, created["behaviour"].shape, created["correct"].dtype) == (29, (3, 2), np.bool_)
     assert row_dtype().names == ("return_", "length")
     assert row_dtype((SIGN_RETURN,)) == ROW
 
@@ -62,8 +62,8 @@ def test_problem_arrays_are_last_in_the_state_and_accessible_by_name() -> None:
     state = ProblemState({"mean": two}, {"count": four}).merge_into(State(5, {"theta": one}, {"slots": three}))
     assert (state.generation, list(state.shared), list(state.master)) == (5, ["theta", "mean"], ["slots", "count"])
     names = ProblemState({"mean": np.zeros(1)}, {"count": np.zeros(1)})  # its arrays do not count, only their names
-    found = names.extract_from(state)
-    assert (found.shared, found.master) == ({"mean": two}, {"count": four})
+    result = names.extract_from(state)
+    assert (result.shared, result.master) == ({"mean": two}, {"count": four})
     assert ProblemState().extract_from(state) == ProblemState() and ProblemState().merge_into(state) == state
 
 

@@ -67,10 +67,10 @@ def test_config_that_needs_an_extra_names_the_key_and_pip_command(
     package: str, overrides: list[str], key: str, line: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hide(monkeypatch, package)
-    with pytest.raises(ConfigError) as told:
+    with pytest.raises(ConfigError) as message:
         build_task(validate(override(CARTPOLE, overrides)))
-    assert [each for each, _ in told.value.problems] == [key]
-    assert f"{package}, which is not installed: pip install 'hpc_es{line}" in str(told.value)
+    assert [item for item, _ in message.value.problems] == [key]
+    assert f"{package}, which is not installed: pip install 'hpc_es{line}" in str(message.value)
 
 
 def test_environment_of_the_old_gym_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,7 +45,7 @@ def test_seeds_for_environments_fit_31_bits_and_use_them() -> None:
 
 
 def test_reused_generator_equals_a_new_one() -> None:
-    """Also after other draws, of which half a word may remain."""
+    """Also after other draws, which may leave half a word."""
     keys = Keys(7, 2)
     for index, size in itertools.product(range(3), (1, 3)):
         keys.borrowed(Purpose.REPLAY, 1, 9).integers(100, size=5, dtype=np.int32)

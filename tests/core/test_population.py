@@ -34,16 +34,16 @@ def test_candidates_are_the_centre_and_scaled_directions(dtype: type[np.floating
     """(1, 2) + 0.5 * (3, -1), - 0.5 * (3, -1), + 2 * (0, 4) and the centre, in its dtype."""
     directions = np.array([[3, -1], [0, 4]], np.float32)
     scales = np.array([0.5, -0.5, 2, 0], dtype)
-    made = population(np.array([1, 2], dtype), directions, np.array([0, 0, 1, 1]), scales)
-    assert (len(made), made.stacked().dtype) == (4, dtype)
-    assert made.stacked().tolist() == [[2.5, 1.5], [-0.5, 2.5], [1, 10], [1, 2]]
+    created = population(np.array([1, 2], dtype), directions, np.array([0, 0, 1, 1]), scales)
+    assert (len(created), created.stacked().dtype) == (4, dtype)
+    assert created.stacked().tolist() == [[2.5, 1.5], [-0.5, 2.5], [1, 10], [1, 2]]
     assert directions.tolist() == [[3, -1], [0, 4]]
 
 
 def test_candidates_of_float64_have_its_precision() -> None:
     theta = np.array([1.0 + 2.0**-40])
-    made = population(theta, np.ones((1, 1), np.float32), np.zeros(1, np.intp), np.array([2.0**-45]))
-    assert made.stacked()[0, 0] == 1 + 2.0**-40 + 2.0**-45
+    created = population(theta, np.ones((1, 1), np.float32), np.zeros(1, np.intp), np.array([2.0**-45]))
+    assert created.stacked()[0, 0] == 1 + 2.0**-40 + 2.0**-45
     assert centre(theta, 2).stacked().tolist() == [[1 + 2.0**-40]] * 2
 
 
@@ -60,10 +60,10 @@ def test_part_across_blocks_equals_the_stacked_candidates(ratios: Any) -> None:
     layout = Layout({"first": (5,), "middle": (2, BLOCK // 2), "last": (BLOCK + 2,)})
     theta = np.linspace(-1, 1, layout.size, dtype=np.float32)
     directions = Directions(CounterNoise(Keys(1), layout.size), 3, [4, 2], ratios)
-    made = Perturbed(layout, theta[None], directions, np.array([0, 1, 1]), np.array([0.1, 0.1, -0.1], np.float32))
-    stack = made.stacked()
+    created = Perturbed(layout, theta[None], directions, np.array([0, 1, 1]), np.array([0.1, 0.1, -0.1], np.float32))
+    stack = created.stacked()
     for name, (start, stop) in layout.spans.items():
-        part = made.part(name)
+        part = created.part(name)
         assert part.shape == (3, *layout.shapes[name])
         assert part.tobytes() == np.ascontiguousarray(stack[:, start:stop]).tobytes()
 
@@ -89,7 +89,7 @@ def test_steps_over_a_population_end_at_block_edges(edges: Any) -> None:
 def test_population_can_have_several_centres() -> None:
     """(1, 2) + 0.5 (4, 8), (10, 20) - 0.5 (4, 8)."""
     centres = np.array([[1.0, 2], [10, 20]])
-    made = Perturbed(
+    created = Perturbed(
         Layout({"x": (2,)}),
         centres,
         np.array([[4.0, 8]]),
@@ -97,9 +97,9 @@ def test_population_can_have_several_centres() -> None:
         np.array([0.5, -0.5]),
         centre_of=np.array([0, 1]),
     )
-    assert made.stacked().tolist() == [[3, 6], [8, 16]]
+    assert created.stacked().tolist() == [[3, 6], [8, 16]]
     assert Perturbed(
-        made.layout, centres, np.zeros((0, 2)), made.rows, made.scales, np.array([1, 0])
+        created.layout, centres, np.zeros((0, 2)), created.rows, created.scales, np.array([1, 0])
     ).stacked().tolist() == [
         [10, 20],
         [1, 2],
@@ -107,5 +107,5 @@ def test_population_can_have_several_centres() -> None:
 
 
 def test_part_of_explicit_vectors_is_a_slice() -> None:
-    made: Population = Explicit(LAYOUT, np.arange(20.0).reshape(2, 10))
-    assert made.part("bias").tolist() == [[6, 7, 8], [16, 17, 18]]
+    created: Population = Explicit(LAYOUT, np.arange(20.0).reshape(2, 10))
+    assert created.part("bias").tolist() == [[6, 7, 8], [16, 17, 18]]

@@ -87,7 +87,7 @@ def test_other_warnings_of_an_environment_are_unchanged(monkeypatch: Any, recwar
     monkeypatch.setattr(gymnasium, "make", make)
     for _ in range(2):
         assert environments._make_registered("CartPole-v1", {}) == "an environment"
-    assert [str(each.message) for each in recwarn] == ["the sensors are not calibrated"]
+    assert [str(item.message) for item in recwarn] == ["the sensors are not calibrated"]
 
 
 @pytest.mark.skipif(importlib.util.find_spec("tensorflow") is None, reason="TensorFlow is not installed here")

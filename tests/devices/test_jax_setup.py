@@ -51,10 +51,10 @@ def test_jax_cache_writable_by_others_is_not_used(tmp_path: Path, trouble: str) 
             there.mkdir(mode=0o700)
             for file in folder.iterdir():
                 (there / file.name).write_bytes(file.read_bytes())
-    found = Path(jax_setup.prepare_cache(run))
-    assert not (found / "code").exists()
-    assert jax_setup.is_trusted(found)
-    assert not found.is_symlink()
+    result = Path(jax_setup.prepare_cache(run))
+    assert not (result / "code").exists()
+    assert jax_setup.is_trusted(result)
+    assert not result.is_symlink()
 
 
 def test_jax_cache_is_disabled_in_an_unwritable_directory(tmp_path: Path) -> None:
@@ -62,12 +62,12 @@ def test_jax_cache_is_disabled_in_an_unwritable_directory(tmp_path: Path) -> Non
     assert jax_setup.prepare_cache(tmp_path / "file") == ""
 
 
-# The GPU, of which there is none here.
+# The GPU; the test machine has none.
 
 
 @dataclasses.dataclass
 class Ranks:
-    """What a rank knows of its node."""
+    """The ranks of a node, as a rank knows them."""
 
     node_rank: int
     node_size: int

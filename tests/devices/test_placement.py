@@ -10,7 +10,7 @@ import pytest
 from hpc_es.devices.placement import DeviceBinding, choose, devices_line, local_rank
 from tests.helpers.harness import mpiexec, python, script
 
-# A TensorFlow of two GPUs, which says what it is told.
+# A stand-in for TensorFlow with two GPUs, which prints its settings.
 TWO_GPUS = """
     import sys, types
     def said(*what): sys.stdout.write(" ".join(map(str, [rank, *what])) + "\\n")
@@ -63,10 +63,10 @@ def test_each_rank_is_bound_to_a_gpu_and_logs_it() -> None:
     )
     host = os.uname().nodename
     assert done.status == 0, str(done)
-    told = [f"{r} sees {gpu} GPU" for r, gpu in enumerate(["first", "second", "first"])]
-    told += [f"{r} grows {gpu} True" for r, gpu in enumerate(["first", "second", "first"])]
+    message = [f"{r} sees {gpu} GPU" for r, gpu in enumerate(["first", "second", "first"])]
+    message += [f"{r} grows {gpu} True" for r, gpu in enumerate(["first", "second", "first"])]
     places = [f"{r}={host}:{gpu} of 2 (H100)" for r, gpu in enumerate([0, 1, 0])]
-    assert sorted(done.stdout.splitlines()) == sorted([*told, "  ".join(["rank=host:GPU", *places])])
+    assert sorted(done.stdout.splitlines()) == sorted([*message, "  ".join(["rank=host:GPU", *places])])
 
 
 def test_groups_of_ranks_use_different_gpus() -> None:
@@ -74,10 +74,10 @@ def test_groups_of_ranks_use_different_gpus() -> None:
         2, script(TWO_GPUS + "    bind_device(world.split(2))\n    bind_device(world.split(2))\n    world.finalize()")
     )
     assert done.status == 0, str(done)
-    told = [
+    message = [
         f"{r} {what}" for r, gpu in enumerate(["first", "second"]) for what in (f"sees {gpu} GPU", f"grows {gpu} True")
     ]
-    assert sorted(done.stdout.splitlines()) == sorted(told)  # once, though asked twice
+    assert sorted(done.stdout.splitlines()) == sorted(message)  # once, though asked twice
 
 
 def test_gpu_in_use_is_reported() -> None:

@@ -12,7 +12,7 @@ from tests.helpers.trouble import Rough, Step
 
 
 class Deadly(Rough):
-    """Kills its process at the first step, if told so."""
+    """Kills its process at the first step, if configured."""
 
     def __init__(self, kill: bool = False, **keywords: Any) -> None:
         super().__init__(**keywords)

@@ -1,4 +1,4 @@
-"""What README and docs/ consist of, for the tests that compare it with the code."""
+"""The parts of README and docs/, for the tests that compare them with the code."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ def named(page: Path) -> str:
 
 def blocks(text: str, language: str) -> list[str]:
     """The fenced code blocks of a language, with the files that they take in."""
-    found = re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    return [re.sub(r'^--8<-- "(.*)"$', lambda file: (ROOT / file[1]).read_text(), block, flags=re.M) for block in found]
+    result = re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    return [
+        re.sub(r'^--8<-- "(.*)"$', lambda file: (ROOT / file[1]).read_text(), block, flags=re.M) for block in result
+    ]
 
 
 def without_code(text: str) -> str:
@@ -33,8 +35,8 @@ def without_code(text: str) -> str:
 
 def links(page: Path) -> list[tuple[str, str]]:
     """The file and the anchor of each link of a page that leads to a file or within the page."""
-    found = re.findall(r"\]\(([^)\s#]*)(?:#([\w-]+))?\)", without_code(page.read_text(encoding="utf-8")))
-    return [(file, anchor) for file, anchor in found if not file.startswith("http")]
+    result = re.findall(r"\]\(([^)\s#]*)(?:#([\w-]+))?\)", without_code(page.read_text(encoding="utf-8")))
+    return [(file, anchor) for file, anchor in result if not file.startswith("http")]
 
 
 def anchors(page: Path) -> set[str]:
@@ -44,7 +46,7 @@ def anchors(page: Path) -> set[str]:
 
 
 def hooks() -> ModuleType:
-    """docs/hooks/generated.py, which is no module of a package."""
+    """The module docs/hooks/generated.py, which belongs to no package."""
     spec = importlib.util.spec_from_file_location("generated", DOCS / "hooks" / "generated.py")
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)

@@ -39,7 +39,7 @@ MARK = "HPC_ES_TEST_JOB"
 
 @dataclass(frozen=True)
 class Finished:
-    """How a job ended; a negative status is the signal that ended the launcher."""
+    """The end of a job; a negative status is the signal that ended the launcher."""
 
     status: int
     stdout: str
@@ -82,18 +82,18 @@ class Job:
 
     @property
     def stdout(self) -> str:
-        """What was written until now."""
+        """Standard output so far."""
         return _read(self._out.fileno())
 
     @property
     def stderr(self) -> str:
-        """What was written until now."""
+        """Standard error so far."""
         return _read(self._err.fileno())
 
     def pids(self) -> dict[int, int]:
         """The process of each rank that lives."""
-        found = self._processes().items()
-        return {int(told[name]): pid for pid, told in found for name in RANK_NAMES if name in told}
+        result = self._processes().items()
+        return {int(message[name]): pid for pid, message in result for name in RANK_NAMES if name in message}
 
     def alive(self) -> list[int]:
         """All processes of the job that live, the launcher among them."""
@@ -138,18 +138,18 @@ class Job:
 
     def _processes(self) -> dict[int, dict[str, str]]:
         """The job's living processes and their environments."""
-        found: dict[int, dict[str, str]] = {}
+        result: dict[int, dict[str, str]] = {}
         for directory in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):  # it ended meanwhile, or is another user's
                 environment = (directory / "environ").read_bytes()
                 if f"{MARK}={self._mark}".encode() in environment.split(b"\0"):
                     pairs = (entry.decode(errors="replace").partition("=") for entry in environment.split(b"\0"))
-                    found[int(directory.name)] = {name: value for name, _, value in pairs}
-        return found
+                    result[int(directory.name)] = {name: value for name, _, value in pairs}
+        return result
 
 
 def start(ranks: int, args: Sequence[str], env: Mapping[str, str] | None = None, cwd: str | Path | None = None) -> Job:
-    """Start `python *args` on so many ranks."""
+    """Start `python *args` on this number of ranks."""
     if MPIEXEC is None:
         pytest.skip("there is no mpiexec: pip install mpich")
     return Job([MPIEXEC, "-n", str(ranks), sys.executable, *args], env, cwd)
@@ -162,7 +162,7 @@ def mpiexec(
     env: Mapping[str, str] | None = None,
     cwd: str | Path | None = None,
 ) -> Finished:
-    """Run `python *args` on so many ranks to its end."""
+    """Run `python *args` on this number of ranks to its end."""
     with start(ranks, args, env, cwd) as job:
         return job.wait(timeout_seconds)
 

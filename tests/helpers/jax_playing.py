@@ -21,10 +21,10 @@ CONSTANT = (("hidden_dims", ()), ("initial", "zeros"))  # a policy whose bias al
 
 
 @lru_cache(maxsize=32)
-def made(options: tuple[tuple[str, Any], ...], policy: tuple[tuple[str, Any], ...], kind: str) -> tuple[Any, Any]:
+def created(options: tuple[tuple[str, Any], ...], policy: tuple[tuple[str, Any], ...], kind: str) -> tuple[Any, Any]:
     """The task and the policy of these options; what they compile is kept from test to test."""
-    given = {name: dict(value) if name == "env_kwargs" else value for name, value in options}
-    task = JaxEpisodes(Options(**given))
+    arguments = {name: dict(value) if name == "env_kwargs" else value for name, value in options}
+    task = JaxEpisodes(Options(**arguments))
     module: Any = mlp if kind == "mlp" else lstm
     return task, module.build(module.Options(**dict(policy)), task.spaces)
 
@@ -33,11 +33,11 @@ def parts(policy: Any = CONSTANT, kind: str = "mlp", **options: Any) -> tuple[Ja
     if "env_kwargs" in options:
         options["env_kwargs"] = tuple(sorted(options["env_kwargs"].items()))
     defaults = {"env_id": WALK, "lanes": 4, "jobs_per_call": 8}
-    return made(tuple(sorted({**defaults, **options}.items())), tuple(policy), kind)
+    return created(tuple(sorted({**defaults, **options}.items())), tuple(policy), kind)
 
 
 def played(
-    made: tuple[JaxEpisodes, Any],
+    created: tuple[JaxEpisodes, Any],
     theta: Any,
     seeds: Any,
     normaliser: Any = None,
@@ -45,22 +45,22 @@ def played(
     **batch: Any,
 ) -> Outcome:
     """The outcome of these thetas, [jobs, params], on these seeds, [jobs] or [jobs, episodes]."""
-    task, policy = made
+    task, policy = created
     seeds = np.asarray(seeds, np.int64).reshape(len(theta), -1)
-    given: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         **{"training": True, "observe": np.zeros(len(theta), np.bool_), "action_noise_std": policy.action_noise_std},
         **{"action_noise": np.random.default_rng, "unit": len(theta)},
         **batch,
     }
     actor = task.compiled(policy).bind(explicit(np.asarray(theta, np.float32)), normaliser)
-    return task.evaluate(actor, Batch(seeds=seeds, **given), poll)
+    return task.evaluate(actor, Batch(seeds=seeds, **arguments), poll)
 
 
-def in_segments(made: tuple[JaxEpisodes, Any], steps: int) -> tuple[JaxEpisodes, Any]:
-    """The same, and the same compiled calls, in segments of so many steps."""
-    task = copy.copy(made[0])
+def in_segments(created: tuple[JaxEpisodes, Any], steps: int) -> tuple[JaxEpisodes, Any]:
+    """The same with the same compiled calls, in segments of this number of steps."""
+    task = copy.copy(created[0])
     task.options = dataclasses.replace(task.options, segment_steps=steps)
-    return task, made[1]
+    return task, created[1]
 
 
 def constant(*biases: float) -> Any:
@@ -68,21 +68,21 @@ def constant(*biases: float) -> Any:
     return np.array([[0, 0, b] for b in biases], np.float32)
 
 
-def plainly(made: tuple[JaxEpisodes, Any], theta: Any, seed: int) -> tuple[float, int, list[Any]]:
+def plainly(created: tuple[JaxEpisodes, Any], theta: Any, seed: int) -> tuple[float, int, list[Any]]:
     """Return, length and observations of an episode: one environment, one step at a time, sums in float64."""
-    task, policy = made
+    task, policy = created
     env = task._env.inner
     pure = policy.pure(np)
     parameters, memory = pure.parameters(theta), pure.memory
     reset, step = jax.jit(env.reset), jax.jit(env.step)
     first, steps = jax.random.split(jax.random.key(seed, impl="threefry2x32"))
     state, observation = reset(first)
-    total, t, seen = 0.0, 0, []
+    total, t, observed = 0.0, 0, []
     while True:
         observation = np.asarray(observation, np.float32).ravel()
-        seen.append(observation)
+        observed.append(observation)
         memory, action = pure.apply(parameters, memory, observation)
         state, observation, reward, terminated = step(jax.random.fold_in(steps, t), state, action)
         total, t = total + float(reward), t + 1
         if bool(terminated) or t >= task.time_limit:
-            return total, t, seen
+            return total, t, observed

@@ -36,10 +36,10 @@ class Walk:
     def reset(self, key: Any) -> tuple[Any, Any]:
         n = jax.random.randint(key, (), 1, self.longest + 1)
         state = {"x": 0.0, "n": n, "t": 0}  # weakly typed, as some are
-        observation = self.seen(state)
+        observation = self.observed(state)
         return state, jnp.where(self.nan_at_reset & (n % 2 == 1), jnp.nan, observation)
 
-    def seen(self, state: Any) -> Any:
+    def observed(self, state: Any) -> Any:
         return jnp.array([state["x"] + self.offset, state["n"]], jnp.float32)
 
     def step(self, key: Any, state: Any, action: Any) -> tuple[Any, Any, Any, Any]:
@@ -48,7 +48,7 @@ class Walk:
         after = {"x": x, "n": state["n"] - 1, "t": t + 1}
         reward = x if self.reward is None else jnp.float32(self.reward)
         reward = jnp.where(over | ((t == self.nan_reward_at) & (x > 0)), jnp.nan, reward)
-        observation = jnp.where(over | ((t == self.nan_observation_at) & (x > 0)), jnp.nan, self.seen(after))
+        observation = jnp.where(over | ((t == self.nan_observation_at) & (x > 0)), jnp.nan, self.observed(after))
         return after, observation, reward, (after["n"] <= 0) & (not self.endless)
 
 
@@ -86,11 +86,11 @@ def pair() -> Walk:
 
 
 class Dict(Walk):
-    def seen(self, state: Any) -> Any:
+    def observed(self, state: Any) -> Any:
         return {"state": jnp.zeros(2), "picture": jnp.zeros(3)}
 
     def reset(self, key: Any) -> tuple[Any, Any]:
-        return {"x": 0.0}, self.seen({})
+        return {"x": 0.0}, self.observed({})
 
 
 def dictionary() -> Walk:

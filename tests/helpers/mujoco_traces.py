@@ -25,8 +25,8 @@ def actions_of(environment: Any, rows: int, steps: int, scale: float) -> Array:
 
 
 def by_gymnasium(env_id: str, options: dict[str, Any], rows: int, steps: int, scale: float) -> list[list[Line]]:
-    """What each row sees, a line per step and per reset, in its own environment of Gymnasium."""
-    found: list[list[Line]] = []
+    """The observations of each row, a line per step and per reset, in its own environment of Gymnasium."""
+    result: list[list[Line]] = []
     for row in range(rows):
         environment = gymnasium.make(env_id, disable_env_checker=True, **options)
         actions = actions_of(environment, rows, steps, scale)[:, row]
@@ -40,8 +40,8 @@ def by_gymnasium(env_id: str, options: dict[str, Any], rows: int, steps: int, sc
                 seed += 100
                 lines.append((environment.reset(seed=seed)[0].tobytes(),))
         environment.close()
-        found.append(lines)
-    return found
+        result.append(lines)
+    return result
 
 
 def natively(env_id: str, options: dict[str, Any], rows: int, steps: int, scale: float) -> list[list[Line]]:
@@ -51,21 +51,21 @@ def natively(env_id: str, options: dict[str, Any], rows: int, steps: int, scale:
     actions = actions_of(environment, rows, steps, scale)
     shape: Any = environment.observation_space.shape
     observations, rewards, seeds = np.zeros((rows, *shape)), np.zeros(rows), list(range(rows))
-    found: list[list[Line]] = []
+    result: list[list[Line]] = []
     with stepping.chunk(range(rows)):
-        found += [[(stepping.reset(row, row).tobytes(),)] for row in range(rows)]
+        result += [[(stepping.reset(row, row).tobytes(),)] for row in range(rows)]
         for step, taken in enumerate(actions):
             for running in turns(rows, step):
                 stepped = stepping.advance(running, np.asfortranarray(taken), observations, rewards)  # type: ignore[arg-type]
                 assert not stepped.failed
                 for row in running.rows:
                     over, cut = row in stepped.ended, row in stepped.cut
-                    found[row].append((observations[row].tobytes(), rewards[row].tobytes(), over, cut))
+                    result[row].append((observations[row].tobytes(), rewards[row].tobytes(), over, cut))
                     if over:
                         seeds[row] += 100
-                        found[row].append((stepping.reset(row, seeds[row]).tobytes(),))
+                        result[row].append((stepping.reset(row, seeds[row]).tobytes(),))
     environment.close()
-    return found
+    return result
 
 
 def turns(rows: int, step: int) -> Iterator[RunningEpisodes]:
@@ -76,11 +76,11 @@ def turns(rows: int, step: int) -> Iterator[RunningEpisodes]:
 
 
 def difference(one: list[list[Line]], other: list[list[Line]]) -> str | None:
-    """Where the first difference is."""
+    """A description of the first difference, or None."""
     for row, (lines, others) in enumerate(zip(one, other, strict=True)):
         for number, (line, its) in enumerate(zip(lines, others, strict=False)):
             if line != its:
-                return f"row {row}, line {number}: {shown(line)} is not {shown(its)}"
+                return f"row {row}, line {number}: {output(line)} is not {output(its)}"
         if len(lines) != len(others):
             return f"row {row}: {len(lines)} lines, not {len(others)}"
     return None
@@ -91,6 +91,6 @@ def is_reset(line: Line) -> bool:
     return len(line) == 1
 
 
-def shown(line: Line) -> list[Any]:
+def output(line: Line) -> list[Any]:
     """A line with its numbers."""
     return [np.frombuffer(part).tolist() if isinstance(part, bytes) else part for part in line]

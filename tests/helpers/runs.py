@@ -89,7 +89,7 @@ def newest(run: Path) -> Snapshot:
 
 
 def digest(snapshot: Snapshot) -> str:
-    """SHA-256 of every bit that training goes on from, and of the best theta."""
+    """SHA-256 of the state that training resumes from, and of the best theta."""
     total = hashlib.sha256(str(snapshot.state.generation).encode())
     groups: list[Mapping[str, Any]] = [snapshot.state.shared, snapshot.state.master]
     if snapshot.best:
@@ -128,13 +128,13 @@ def status(run: Path) -> dict[str, Any]:
 
 
 def files(run: Path) -> dict[str, bytes]:
-    """What is in a run directory, but what every start writes: the lock and log.txt."""
+    """Files of a run directory, except those that every start writes: the lock and log.txt."""
     paths = [path for path in sorted(run.rglob("*")) if path.is_file() and path.name not in {"lock", "log.txt"}]
     return {str(path.relative_to(run)): path.read_bytes() for path in paths}
 
 
 def assert_same(run: Path, reference: Path) -> None:
-    """Equal to the last bit: theta, optimizer, normaliser and best, and each row; a longer reference is cut."""
+    """Assert bit-identical theta, optimizer, normaliser, best and rows; a longer reference is truncated."""
     snapshot = newest(run)
     generations = snapshot.state.generation
     assert digests(reference)[generations] == digest(snapshot)
@@ -152,6 +152,6 @@ def wait_for(condition: Any, timeout_seconds: float = 60.0) -> None:
 
 
 def generation(run: Path) -> int:
-    """How many generations a running job has written down."""
+    """Number of generations that a running job has recorded."""
     path = run / "metrics.jsonl"
     return path.read_bytes().count(b"\n") if path.exists() else 0

@@ -1,6 +1,6 @@
 """A strategy without a run: generations one after the other on one rank, with given noise, on plain functions.
 
-made = strategy("cma_es", elli, theta=np.ones(3), sigma=0.5, noise=Waves(7, 3))
+created = strategy("cma_es", elli, theta=np.ones(3), sigma=0.5, noise=Waves(7, 3))
 state = after(made, 3)
 """
 
@@ -121,31 +121,31 @@ def strategy(kind: str, cost: Any, theta: Any, noise: Any = None, chunk_size: in
     return module.build(config.algorithm, problem(cost, theta), noise, Keys(1), chunk_size)
 
 
-def generation(made: Any, state: State) -> Results:
-    """What a generation gives."""
-    columns = sys.modules[type(made).__module__].NEEDS.columns
-    row = row_dtype((*made.problem.columns, *columns))
-    found = Parts(None, None, made.problem, made.noise, made, row, made.chunk_size, "fixed")  # type: ignore[arg-type]
-    return SerialExecutor().run(Generation(found, state)).results
+def generation(created: Any, state: State) -> Results:
+    """Outcomes and results of a generation."""
+    columns = sys.modules[type(created).__module__].NEEDS.columns
+    row = row_dtype((*created.problem.columns, *columns))
+    result = Parts(None, None, created.problem, created.noise, created, row, created.chunk_size, "fixed")  # type: ignore[arg-type]
+    return SerialExecutor().run(Generation(result, state)).results
 
 
-def following(made: Any, state: State) -> State:
+def following(created: Any, state: State) -> State:
     """The next state."""
-    after: State = made.tell(state, generation(made, state))[0]
+    after: State = created.tell(state, generation(created, state))[0]
     return after
 
 
-def after(made: Any, generations: int) -> State:
-    """The state after so many generations."""
-    state: State = made.initial()
+def after(created: Any, generations: int) -> State:
+    """The state after this number of generations."""
+    state: State = created.initial()
     for _ in range(generations):
-        state = following(made, state)
+        state = following(created, state)
     return state
 
 
 def elli(x: Array) -> float:
     """The ellipsoid with the condition number 1e6."""
-    return float(sum(10 ** (6 * i / (len(x) - 1)) * each**2 for i, each in enumerate(x.tolist())))
+    return float(sum(10 ** (6 * i / (len(x) - 1)) * item**2 for i, item in enumerate(x.tolist())))
 
 
 def sphere(x: Array) -> float:

@@ -24,12 +24,12 @@ LONGEST = 50  # steps of Survival
 
 
 def lifetime(seed: int) -> int:
-    """How many steps an episode of Survival lasts, 1 .. LONGEST."""
+    """Number of timesteps of an episode of Survival, 1 .. LONGEST."""
     return 1 + seed % LONGEST
 
 
 class Survival(gymnasium.Env[Any, Any]):
-    """Reward 1 a step for `lifetime(seed)` steps; it observes (step, lifetime, 1)."""
+    """Reward 1 per step for `lifetime(seed)` steps; it observes (step, lifetime, 1)."""
 
     observation_space: Any = spaces.Box(-np.inf, np.inf, (3,), np.float32)
     action_space: Any = spaces.Discrete(2)
@@ -81,12 +81,12 @@ class Faulty(Survival):
     `made` and `closed` count the environments of all instances.
     """
 
-    made = closed = 0
+    created = closed = 0
 
     def __init__(self, fault: str = "raise", bad_seed: int = 7, at: int = 3) -> None:
         self.fault, self.bad_seed, self.at = fault, bad_seed, at
         self.broken = False  # an episode went wrong in this instance
-        Faulty.made += 1
+        Faulty.created += 1
 
     def close(self) -> None:
         Faulty.closed += 1
@@ -274,14 +274,14 @@ class Still:
 
     def __init__(self, jobs: int, action: float = 0.0, actions: int = 0) -> None:
         self.rows, self.sizes, self.kept, self.restarts = list(range(jobs)), list[int](), list[list[int]](), list[int]()
-        self.seen: list[Float32] = []
+        self.recorded: list[Float32] = []
         self._action, self._actions = action, actions
 
     def act(self, observations: Float32) -> Array:
         assert len(observations) == len(self.rows)
         assert not np.isnan(observations).any(), "the policy saw a NaN"
         self.sizes.append(len(observations))
-        self.seen.append(observations.copy())
+        self.recorded.append(observations.copy())
         if self._actions:
             return np.full((len(observations), self._actions), self._action, np.float32)
         return np.full(len(observations), int(self._action), np.int64)

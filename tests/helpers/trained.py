@@ -62,7 +62,7 @@ class Talking(Survival):
 class Painted(Survival):
     """Frame i of an episode is grey, 20 * i; 25 frames a second."""
 
-    metadata = {"render_modes": ["rgb_array"], "render_fps": 25}  # noqa: RUF012  as Gymnasium has it
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 25}  # noqa: RUF012  as in Gymnasium
 
     def __init__(self, render_mode: str | None = None, broken: bool = False) -> None:
         self.render_mode, self.broken = render_mode, broken

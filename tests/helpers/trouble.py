@@ -22,7 +22,7 @@ class Rough(gymnasium.Env[Any, Any]):
 
     `fault` is "raise", "nan" or "hang", at step 3 of every episode whose seed is a multiple of `every`, or, with
     `rank`, of every episode there. With `pause_file` each step takes `pause_file_seconds` more while that file exists.
-    The file `diary` gets a line an episode.
+    The file `diary` gets a line per episode.
     """
 
     observation_space: Any = spaces.Box(-np.inf, np.inf, (4,), np.float32)

@@ -42,7 +42,7 @@ def begin(ranks: int, run: Path, *arguments: str, launcher: Sequence[str] = (*UL
 
 
 def trains(job: Job, run: Path, generation: int = 0) -> dict[int, int]:
-    """Wait until so many generations are written down; the process of each rank, by its number at the start."""
+    """Wait for this number of recorded generations; return the process of each rank, by its initial number."""
     job.wait_for_output("rank=host:pid", HANG_SECONDS)
     pids = job.pids()
     runs.wait_for(lambda: runs.generation(run) >= generation, HANG_SECONDS)

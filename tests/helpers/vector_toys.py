@@ -18,28 +18,28 @@ LIMIT = 60  # steps of an episode, which Swarm itself does not know of
 
 
 class Swarm(VectorEnv[Any, Any, Any]):
-    """Many logistic maps at once; those that are over go on."""
+    """Many logistic maps at once; finished ones continue."""
 
     metadata = {"autoreset_mode": AutoresetMode.DISABLED}  # noqa: RUF012
     single_observation_space, single_action_space = Chaos.observation_space, Chaos.action_space
 
     def __init__(self, num_envs: int, max_episode_steps: int | None = None, fault: str = "") -> None:
         self.num_envs, self.fault = num_envs, fault
-        self.steps = self.begun = 0
+        self.steps = self.started = 0
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        self.steps, self.seeds = 0, list(self.given(seed))
+        self.steps, self.seeds = 0, list(self.arguments(seed))
         assert len(self.seeds) == self.num_envs
-        drawn = [gymnasium.utils.seeding.np_random(int(each))[0].uniform(0.1, 0.9, 4) for each in self.seeds]
+        drawn = [gymnasium.utils.seeding.np_random(int(item))[0].uniform(0.1, 0.9, 4) for item in self.seeds]
         self.x = np.array(drawn)
         return self.x.astype(np.float32), {}
 
-    def given(self, seed: Any) -> Sequence[int]:
+    def arguments(self, seed: Any) -> Sequence[int]:
         if self.fault == "arrays alone" and not isinstance(seed, np.ndarray):
             raise TypeError("expected an array")
         if self.fault == "no seeds":
-            self.begun += self.num_envs
-            return range(self.begun - self.num_envs, self.begun)
+            self.started += self.num_envs
+            return range(self.started - self.num_envs, self.started)
         if self.fault == "one seed":
             return [seed[0] + number for number in range(self.num_envs)]
         return seed  # type: ignore[no-any-return]

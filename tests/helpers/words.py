@@ -1,7 +1,8 @@
 """Find wording to avoid: `python -m tests.helpers.words [PATH ...]` prints file:line: pattern: text.
 
 It checks docstrings, comments, string literals and names in Python files, and prose, list items and table cells in
-Markdown. It skips code between backticks, code blocks and the addresses of links.
+Markdown. It skips code between backticks, code blocks and the addresses of links. In tests/ it also checks the names of
+tests, and skips string literals, which are scripts and expected messages.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import argparse
 import ast
 import bisect
+import functools
 import io
 import json
 import re
@@ -19,10 +21,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-CHECKED = ("hpc_es", "docs", "README.md")
+CHECKED = ("hpc_es", "docs", "README.md", "tests")
 CEILINGS = Path(__file__).parent / "words_allowed.json"
 
-PROSE = frozenset({"module", "docstring", "comment", "string", "help", "markdown", "cell"})
+PROSE = frozenset({"module", "docstring", "test", "comment", "string", "help", "markdown", "cell"})
 STARTS = frozenset({"module", "docstring", "help", "cell"})  # texts that define something with their first words
 FILLERS = frozenset(
     {"found", "told", "given", "made", "held", "seen", "each", "place", "begun", "moved", "shown", "luck", "aloud"}
@@ -227,6 +229,14 @@ PATTERNS = (
 )
 REPEATS = "docstring repeats the name"
 FILLER = "filler name"
+TEST_NAME = "name of a test"  # write the unit and its behaviour
+
+AVOIDED_IN_TEST_NAMES = re.compile(
+    r"^(?:an?|the|it|its|what|whatever|who|where|when|which|of)_"
+    r"|(?:^|_)(?:told|tells_(?:of|it|which|how|whether|what)|carr(?:y|ies)_on|go(?:es)?_on|gone_on|anew|ones_own"
+    r"|same_bits|other_bits|no_bit|nobody|whatever|mistakes?|in_vain|begun|aloud|mended"
+    r"|ours|made|given|seen|luck|says|said|what|noticed|leaves?_nothing|comes?_back|come_to|as_ever)(?:_|$)"
+)
 
 # (file, as a glob; pattern; a regular expression that the sentence contains; why it may stay)
 EXCEPTIONS: tuple[tuple[str, str, str, str], ...] = (
@@ -282,9 +292,10 @@ def findings(file: Path) -> list[Finding]:
     passages: Iterable[Passage] = _markdown(text)
     if file.suffix == ".py":
         tree = ast.parse(text)
-        passages = [*_comments(text), *_strings(tree, text)]
+        passages = [*_comments(text), *_strings(tree, text, literals=not name.startswith("tests/"))]
         result += [Finding(name, line, FILLER, identifier) for line, identifier in filler_names(tree)]
         result += [Finding(name, line, REPEATS, docstring) for line, docstring in repeating_docstrings(tree)]
+        result += [Finding(name, line, TEST_NAME, identifier) for line, identifier in names_of_tests(tree)]
     for passage in passages:
         for pattern in PATTERNS:
             if passage.kind in pattern.kinds:
@@ -312,9 +323,19 @@ def files_under(paths: Sequence[str | Path]) -> list[Path]:
     return sorted(result)
 
 
+@functools.lru_cache(maxsize=1)
+def _nodes(tree: ast.AST) -> list[ast.AST]:
+    return list(ast.walk(tree))
+
+
 def filler_names(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Yield (line, name) for each variable, argument, attribute, function or class with a filler as its name."""
-    for node in ast.walk(tree):
+    """Yield (line, name) for each variable, argument, attribute, function or class with a filler as its name.
+
+    Names that are imported from packages, such as `hypothesis.given`, are allowed.
+    """
+    imports = [alias for node in _nodes(tree) if isinstance(node, ast.ImportFrom) for alias in node.names]
+    imported = {alias.asname or alias.name for alias in imports}
+    for node in _nodes(tree):
         match node:
             case ast.Name(id=name) | ast.arg(arg=name) | ast.Attribute(attr=name):
                 pass
@@ -322,7 +343,15 @@ def filler_names(tree: ast.AST) -> Iterator[tuple[int, str]]:
                 pass
             case _:
                 continue
-        if name.strip("_").lower() in FILLERS:
+        if name.strip("_").lower() in FILLERS and name not in imported:
+            yield node.lineno, name
+
+
+def names_of_tests(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Yield (line, name) for each test whose name has an article at its start or a word to avoid."""
+    for node in _nodes(tree):
+        name = node.name if isinstance(node, ast.FunctionDef) else ""
+        if name.startswith("test_") and AVOIDED_IN_TEST_NAMES.search(name.removeprefix("test_")):
             yield node.lineno, name
 
 
@@ -339,8 +368,8 @@ def _stems(text: str) -> set[str]:
 
 def repeating_docstrings(tree: ast.AST) -> Iterator[tuple[int, str]]:
     """Yield (line, docstring) for each one-sentence docstring with the words of the name, class and arguments only."""
-    for owner in ast.walk(tree):
-        for node in ast.iter_child_nodes(owner):
+    for owner in _nodes(tree):
+        for node in getattr(owner, "body", ()) if isinstance(owner, ast.mod | ast.stmt) else ():
             if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 continue
             docstring = ast.get_docstring(node)
@@ -375,12 +404,14 @@ _HELP_CALLS = frozenset({"option", "Field"})
 _HELP_KEYWORDS = frozenset({"help", "description", "epilog"})
 
 
-def _strings(tree: ast.Module, text: str) -> Iterator[Passage]:
-    """Yield docstrings, help texts and other string literals of two words or more."""
+def _strings(tree: ast.Module, text: str, literals: bool) -> Iterator[Passage]:
+    """Yield docstrings and, if wanted, help texts and other string literals, of two words or more."""
     source = text.splitlines()
     first = getattr(tree.body[0], "value", None) if tree.body else None
-    docstrings, helps = set(), set()
-    for node in ast.walk(tree):
+    docstrings, helps, tests = set(), set(), set()
+    for node in _nodes(tree):
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+            tests.add(getattr(node.body[0], "value", None))  # its docstring may be a calculation
         body = getattr(node, "body", None)
         if isinstance(body, list):
             for statement in body:  # the docstrings of attributes, too
@@ -406,10 +437,10 @@ def _strings(tree: ast.Module, text: str) -> Iterator[Passage]:
                 yield from visit(child)
 
     def passage(node: ast.expr, value: str) -> Iterator[Passage]:
-        if len(value.split()) < 2:
+        if len(value.split()) < 2 or not (literals or node in docstrings):
             return
         if node in docstrings:
-            kind = "module" if node is first else "docstring"
+            kind = "module" if node is first else "test" if node in tests else "docstring"
             yield Passage(kind, enumerate(value.splitlines(), node.lineno))
         else:
             yield Passage("help" if node in helps else "string", _literal_lines(value, source, node))
@@ -484,7 +515,7 @@ def lower_ceilings() -> None:
 def main() -> None:
     """Print the findings, or lower the ceilings of tests/test_words.py to today's numbers."""
     parser = argparse.ArgumentParser(prog="python -m tests.helpers.words", description=__doc__)
-    parser.add_argument("paths", nargs="*", help="files and folders; default: hpc_es, docs and README.md")
+    parser.add_argument("paths", nargs="*", help="files and folders; default: hpc_es, docs, README.md and tests")
     parser.add_argument("--only", metavar="PATTERN", help="findings whose pattern contains this text")
     parser.add_argument("--no-names", action="store_true", help="leave out filler names")
     parser.add_argument("--summary", action="store_true", help="numbers by pattern and by file")

@@ -68,12 +68,12 @@ def command(run: Path, *overrides: str) -> Sequence[str]:
     return ["-m", "hpc_es.main", str(runs.tiny(run.parent, TINY)), "--output", str(run), *overrides]
 
 
-def begun(ranks: int, run: Path, *overrides: str) -> Job:
+def started(ranks: int, run: Path, *overrides: str) -> Job:
     return start(ranks, command(run, *overrides), cwd=ROOT)
 
 
 def finished(ranks: int, run: Path, *overrides: str) -> Finished:
-    with begun(ranks, run, *overrides) as job:
+    with started(ranks, run, *overrides) as job:
         return job.wait(LONG_SECONDS)
 
 
@@ -95,7 +95,7 @@ def test_every_variant_uses_the_option_in_its_name(done: Path) -> None:
 
 def test_killed_run_resumes_with_identical_results_on_other_ranks(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    with begun(2, run, "stop.generations=100000") as job:
+    with started(2, run, "stop.generations=100000") as job:
         runs.wait_for(lambda: runs.generation(run) > 2, LONG_SECONDS)
         job.signal(0, 9)
         assert job.wait().status != 0
@@ -110,7 +110,7 @@ def test_killed_run_with_segments_resumes_with_new_episodes(tmp_path: Path) -> N
     """Three ranks: no row, episode or update is lost or repeated."""
     run, task = tmp_path / "run", "task={kind: episodes, env_id: CartPole-v1}"
     overrides = (task, *ASYNCHRONOUS["asynchronous"][:1], "algorithm.update_every=3", "algorithm.batch_size=2")
-    with begun(3, run, *overrides, "stop.generations=100000") as job:
+    with started(3, run, *overrides, "stop.generations=100000") as job:
         runs.wait_for(lambda: runs.generation(run) > 20, LONG_SECONDS)
         job.signal(0, 9)
         assert job.wait().status != 0

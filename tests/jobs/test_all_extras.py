@@ -50,8 +50,8 @@ def trained(python: str, directory: Path, *overrides: str) -> dict[str, Any]:
     with Job([python, "-c", TRAINED, str(config), str(directory / "run"), *NOISE, *overrides], cwd=ROOT) as job:
         done = job.wait()
     assert done.status == 0, done
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
 
 
 def test_all_extras_are_installed() -> None:

@@ -55,7 +55,7 @@ ENVIRONMENT = {"PYTHONPATH": str(ROOT)}  # in which tests.helpers is
 
 @pytest.mark.parametrize("normalised", ["false", "true"])
 @pytest.mark.long
-def test_the_bits_are_the_same_on_one_and_on_three_ranks(normalised: str, here: Path) -> None:
+def test_results_do_not_depend_on_the_number_of_ranks(normalised: str, here: Path) -> None:
     option = f"task.observation_normalization={{enabled: {normalised}, probability: 1.0}}"
     well(mpiexec(3, arguments("three", option), env=ENVIRONMENT, cwd=here))
     well(python(arguments("one", option), env=ENVIRONMENT, cwd=here))
@@ -63,7 +63,7 @@ def test_the_bits_are_the_same_on_one_and_on_three_ranks(normalised: str, here: 
 
 
 @pytest.mark.long
-def test_a_killed_run_that_is_resumed_has_the_bits_of_an_uninterrupted_one(here: Path) -> None:
+def test_killed_and_resumed_run_equals_an_uninterrupted_one(here: Path) -> None:
     with start(2, arguments("killed", "stop.generations=10000"), env=ENVIRONMENT, cwd=here) as job:
         wait_for(lambda: len(Store(here / "killed" / "checkpoints").paths()) > 1, 120.0)
         job.kill()
@@ -73,7 +73,7 @@ def test_a_killed_run_that_is_resumed_has_the_bits_of_an_uninterrupted_one(here:
     assert digest(newest(here / "killed")) == digest(newest(here / "whole"))
 
 
-def test_check_says_the_shape_the_actions_and_the_protocol(here: Path, capsys: Any) -> None:
+def test_check_prints_the_shape_the_actions_and_the_protocol(here: Path, capsys: Any) -> None:
     assert cli.run(["check", "game.yaml"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[1] == "  observations uint8[84, 84, 4], actions Discrete(4), parameters 788"

@@ -185,7 +185,7 @@ def test_files_that_are_not_configs_are_refused(text: str | None, said: str, tmp
     refused(python(["-m", "hpc_es.main", str(path), "--output", str(tmp_path / "run")]), said)
 
 
-ALL_AT_ONCE: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {  # a config, and what is to be said of it
+ALL_AT_ONCE: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {  # a config, and its expected errors
     "every stage": (
         {
             "task": {"env_id": "CartPole-v1", "stepping": "native", "wrappers": ["tests.helpers.toys:Plus"]},
@@ -262,7 +262,7 @@ ALL_AT_ONCE: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {  # a config, 
         ("task.observation_normalization.enabled: is true", "task: Pendulum-v1 has Box actions"),
     ),
 }
-NO_FURTHER: dict[str, tuple[dict[str, Any], str]] = {  # one mistake, the default of which would lead to another one
+NO_FURTHER: dict[str, tuple[dict[str, Any], str]] = {  # an error whose default would lead to another one
     "a misspelt key": (
         {"task": {"env_id": TOY, "env_kwargs": {"observations": "dict"}, "wrapers": ["tests.helpers.toys:Plus"]}},
         "unknown key 'task.wrapers'; did you mean 'wrappers'?",
@@ -363,7 +363,7 @@ class Linear:
 class Kind:
     Options, build = Options, Linear
 """
-ACTS = {  # an expression, and what is said of it: the actions of CartPole are 0 and 1
+ACTS = {  # an expression, and its message: the actions of CartPole are 0 and 1
     "np.zeros(rows, np.int64)": "",
     "observations @ np.zeros((3, 2))": "linear:Kind fails when it acts on an observation of CartPole-v1: ValueError: ",
     "np.zeros((rows, 1), np.int64)": "expected actions int64[2] from 0 to 1 of linear:Kind for 2 observations of "
@@ -424,7 +424,7 @@ def test_init_from_must_match_the_network(tmp_path: Path) -> None:
     }
     (line,) = lines_of_check(data, tmp_path)
     assert line.startswith("policy.init_from: expected 30 parameters, found 58 in ")
-    # A run that has a checkpoint of its own does not read it, and goes on without it.
+    # A run that has its own checkpoint does not read the source, and continues without it.
     data["policy"]["init_from"] = str(tmp_path / "nowhere")
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(data))
     assert cli.run(["check", str(tmp_path / "config.yaml"), "--output", str(tmp_path / "run")]) == 0
@@ -533,7 +533,7 @@ def test_check_warns_about_hidden_state(tmp_path: Path) -> None:
 
 @contextlib.contextmanager
 def owner(run: Path) -> Iterator[runs.Job]:
-    """A job that has the run directory and goes on, but slowly while the file `slow` is there."""
+    """A job that holds the run directory and runs slowly while the file `slow` exists."""
     run.parent.joinpath("slow").touch()
     with runs.begin(2, run, "stop.generations=36", slowed(run)) as job:
         runs.wait_for(lambda: runs.generation(run) >= 1)

@@ -45,10 +45,10 @@ def test_resumed_run_equals_an_uninterrupted_one(alone: Path, tmp_path: Path) ->
 def test_loaded_policy_keeps_its_memory_until_restarted(alone: Path) -> None:
     policy = load_policy(alone)
     assert policy.spaces.observations.size == 4
-    seen = [[0, 0, 0, 0], [1, 1, 0, 0.125], [0, 0, 1, 0.25]]
-    first = [policy(observation) for observation in seen]
+    observed = [[0, 0, 0, 0], [1, 1, 0, 0.125], [0, 0, 1, 0.25]]
+    first = [policy(observation) for observation in observed]
     policy.restart()
-    assert [policy(observation) for observation in seen] == first
+    assert [policy(observation) for observation in observed] == first
     assert policy.policy.layout.size == 4 * 6 * (4 + 6 + 1) + 4 * 5 * (6 + 5 + 1) + 2 * (5 + 1)
 
 
@@ -61,10 +61,10 @@ def test_exported_policy_acts_as_the_loaded_one(tmp_path: Path) -> None:
     runs.finished(0, run, *BANDITS, "algorithm.optimizer.learning_rate=1.0", "stop.generations=3")
     assert cli.run(["export", str(run), str(tmp_path / "policy.keras"), "--which", "last"]) == 0
     model = keras.models.load_model(tmp_path / "policy.keras")
-    seen = np.random.default_rng(1).normal(0, 9, (200, 7, 4)).astype(np.float32)
-    logits, *_ = model([seen, *(np.zeros((200, units), np.float32) for units in (6, 6, 5, 5))])
+    observed = np.random.default_rng(1).normal(0, 9, (200, 7, 4)).astype(np.float32)
+    logits, *_ = model([observed, *(np.zeros((200, units), np.float32) for units in (6, 6, 5, 5))])
     policy = load_policy(run, "last")
-    acted = [policy(seen[:, step]) for step in range(7)]
+    acted = [policy(observed[:, step]) for step in range(7)]
     assert np.asarray(logits).argmax(axis=2).T.tolist() == np.array(acted).tolist()
     assert len(np.unique(acted)) == 2
 

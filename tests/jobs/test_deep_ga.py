@@ -39,7 +39,7 @@ def test_validation_episodes_are_counted(tmp_path: Path) -> None:
 def test_ask_tell_finds_the_result_of_minimize() -> None:
     """A generation has 20 children, then the elite and the best 9 of them; the first elite is x0 itself."""
     options: dict[str, Any] = {"population_size": 20, "seed": 3, "max_evaluations": 300, "sigma_decay": 0.8}
-    found = hpc_es.minimize(cost, np.ones(3), 0.3, algorithm="deep_ga", **options)
+    result = hpc_es.minimize(cost, np.ones(3), 0.3, algorithm="deep_ga", **options)
     es = hpc_es.Strategy("deep_ga", x0=np.ones(3), sigma0=0.3, **options)
     asked = []
     while not es.stop():
@@ -49,8 +49,8 @@ def test_ask_tell_finds_the_result_of_minimize() -> None:
     assert np.array_equal(asked[1][0], np.ones(3))
     best = np.argsort([cost(x) for x in asked[0]], kind="stable")[:9]
     assert np.array_equal(asked[1][1:], asked[0][best])
-    assert es.best is not None and found.f == es.best.f < 0.1
-    assert (found.evaluations, found.generations) == (es.evaluations, es.generation) == (300, 10)
+    assert es.best is not None and result.f == es.best.f < 0.1
+    assert (result.evaluations, result.generations) == (es.evaluations, es.generation) == (300, 10)
 
 
 def test_best_vector_can_come_from_validation() -> None:

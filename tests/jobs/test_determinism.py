@@ -80,7 +80,7 @@ ALL = """
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
-    """By the number of ranks, the directory with all variants, which are trained at the first call."""
+    """A function from the number of ranks to the directory of all variants, which are trained at the first call."""
     directory = tmp_path_factory.mktemp("determinism")
     config = str(runs.tiny(directory))
 

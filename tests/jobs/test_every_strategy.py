@@ -24,11 +24,11 @@ COMMON: dict[str, Any] = {
     "evaluation": {"interval": 2, "episodes": 3},
     "report": {"plot_interval_seconds": 0},
 }
-EACH = {"checkpoint": {"interval": 1, "interval_seconds": 0, "keep_last": 100}}
+ITEMS = {"checkpoint": {"interval": 1, "interval_seconds": 0, "keep_last": 100}}
 GENERATIONS = 5
 FUNCTION = {"task": {"kind": "function", "function": "tests.helpers.toys:valley", "dimension": 30}}
 BLOCKS = {"task": {**FUNCTION["task"], "dimension": 300}}  # two blocks of rows of a covariance
-EPISODES = {  # some of which fail
+EPISODES = {  # some of them fail
     "task": {
         **{
             "kind": "episodes",
@@ -43,7 +43,7 @@ RESTARTS = {"task": {**FUNCTION["task"], "dimension": 4, "bounds": {"low": -2, "
 
 
 def has(kind: str, option: str) -> bool:
-    """Whether options of this kind have this one."""
+    """Whether the options of a kind have a field of this name."""
     return option in {field.name for field in dataclasses.fields(registry.module("algorithms", kind).Options)}
 
 
@@ -59,7 +59,7 @@ def restarting(kind: str) -> dict[str, Any]:
 
 
 def on_a_plateau(kind: str) -> dict[str, Any]:
-    """A search of which no generation has an update."""
+    """A search without any update."""
     stops = {"stops": {"tolflatfitness": 99}} if has(kind, "stops") else {}
     return {
         "task": {**FUNCTION["task"], "function": "tests.helpers.toys:plateau"},
@@ -69,10 +69,10 @@ def on_a_plateau(kind: str) -> dict[str, Any]:
 
 SHORT = {kind: {**FUNCTION, "algorithm": settings(kind)} for kind in KINDS}
 ALL = {
-    **{f"{kind}, blocks": {**EACH, **BLOCKS, "algorithm": settings(kind)} for kind in KINDS},
-    **{f"{kind}, episodes": {**EACH, **EPISODES, "algorithm": settings(kind)} for kind in KINDS},
-    **{f"{kind}, plateau": {**EACH, **on_a_plateau(kind)} for kind in KINDS},
-    **{f"{kind}, restarts": {**EACH, **restarting(kind)} for kind in KINDS if has(kind, "restarts")},
+    **{f"{kind}, blocks": {**ITEMS, **BLOCKS, "algorithm": settings(kind)} for kind in KINDS},
+    **{f"{kind}, episodes": {**ITEMS, **EPISODES, "algorithm": settings(kind)} for kind in KINDS},
+    **{f"{kind}, plateau": {**ITEMS, **on_a_plateau(kind)} for kind in KINDS},
+    **{f"{kind}, restarts": {**ITEMS, **restarting(kind)} for kind in KINDS if has(kind, "restarts")},
 }
 
 TRAIN = """
@@ -88,7 +88,7 @@ TRAIN = """
 
 
 def trained(variants: dict[str, Any], ranks: int, directory: Path, generations: int = GENERATIONS) -> Path:
-    """The directory with these variants, each trained so far by a job of so many ranks."""
+    """The directory of these variants, trained by a job of this number of ranks so far."""
     directory.parent.mkdir(exist_ok=True)
     configs = directory.parent / "variants.json"
     configs.write_text(json.dumps({name: {**COMMON, **config} for name, config in variants.items()}))
@@ -98,12 +98,12 @@ def trained(variants: dict[str, Any], ranks: int, directory: Path, generations: 
     return directory
 
 
-def assert_all_same(variants: dict[str, Any], found: Path, alone: Path) -> None:
+def assert_all_same(variants: dict[str, Any], result: Path, alone: Path) -> None:
     """Each variant has the bits of one rank, to the end."""
     for variant in variants:
-        runs.assert_same(found / variant, alone / variant)
-        assert runs.newest(found / variant).state.generation == GENERATIONS
-    assert len({runs.digest(runs.newest(found / variant)) for variant in variants}) == len(variants)
+        runs.assert_same(result / variant, alone / variant)
+        assert runs.newest(result / variant).state.generation == GENERATIONS
+    assert len({runs.digest(runs.newest(result / variant)) for variant in variants}) == len(variants)
 
 
 @pytest.mark.long

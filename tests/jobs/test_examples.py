@@ -25,7 +25,7 @@ LIMIT_SECONDS = 120.0
 
 @pytest.fixture(scope="session")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
-    """Environment variables by which Python finds the package in a directory that holds nothing else of ours."""
+    """Environment variables by which Python finds the package in a directory without the rest of the repository."""
     source, target = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("installed")
     for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
@@ -51,7 +51,7 @@ def test_installed_package_is_imported(installed: Mapping[str, str], tmp_path: P
 
 
 @pytest.mark.parametrize(
-    "example", [pytest.param(each, marks=[] if each == QUICK else [pytest.mark.long]) for each in EXAMPLES]
+    "example", [pytest.param(item, marks=[] if item == QUICK else [pytest.mark.long]) for item in EXAMPLES]
 )
 def test_example_is_identical_on_three_ranks_killed_and_resumed(
     example: str, installed: Mapping[str, str], tmp_path: Path
@@ -88,5 +88,5 @@ def test_losses_of_an_example_are_reported(ranks: int, installed: Mapping[str, s
     assert len(re.findall(r"^loss +-?[\d.]+  best reward", done.stdout, re.MULTILINE)) == 20, str(done)
     assert done.stdout.count("the next batch, before it is learned from: {'policy_loss'") == 1
     kept = sorted((tmp_path / "watched").glob("theta_*.npy"))
-    assert [each.name for each in kept] == ["theta_000010.npy", "theta_000020.npy"]
+    assert [item.name for item in kept] == ["theta_000010.npy", "theta_000020.npy"]
     assert (np.load(kept[1]) == newest(tmp_path / "watched").state.theta).all()

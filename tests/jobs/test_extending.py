@@ -23,28 +23,28 @@ SHORT = ("stop.generations=2", "report.plot_interval_seconds=0", "evaluation.int
 
 def files(page: Path) -> dict[str, str]:
     """The files that a page shows, by name; every block of Python or YAML is one."""
-    found: dict[str, str] = {}
+    result: dict[str, str] = {}
     for language, name, text in BLOCK.findall(page.read_text(encoding="utf-8")):
         assert language in {"python", "yaml", "sh"}, f"{named(page)} has a block of {language!r}"
         if language == "sh":
             continue
         assert name, f"{named(page)} has a block without a title: it would not be run\n{text}"
-        assert name not in found, name
+        assert name not in result, name
         assert name.endswith({"python": ".py", "yaml": ".yaml"}[language]), name
-        found[name] = text
-    return found
+        result[name] = text
+    return result
 
 
 def write(page: Path, folder: Path) -> list[str]:
     """Write the files of a page; return the configs."""
-    shown = files(page)
-    for name, text in shown.items():
+    output = files(page)
+    for name, text in output.items():
         path = folder / name
         path.parent.mkdir(exist_ok=True)
         path.write_text(text, encoding="utf-8")
         if path.parent != folder:
             (path.parent / "__init__.py").touch()
-    return [name for name in shown if name.endswith(".yaml")]
+    return [name for name in output if name.endswith(".yaml")]
 
 
 CONFIGS = [(page, name) for page in PAGES for name in files(page) if name.endswith(".yaml")]
@@ -53,9 +53,9 @@ BY_CONFIG = pytest.mark.parametrize(("page", "name"), CONFIGS, ids=[name for _, 
 
 @BY_PAGE
 def test_every_python_block_is_named_by_a_config(page: Path) -> None:
-    shown = files(page)
-    configs = "".join(text for name, text in shown.items() if name.endswith(".yaml"))
-    for name in shown:
+    output = files(page)
+    configs = "".join(text for name, text in output.items() if name.endswith(".yaml"))
+    for name in output:
         module = name.removesuffix(".py").replace("/", ".")
         assert name.endswith(".yaml") or re.search(rf"\b{re.escape(module)}\b", configs), name
 
@@ -94,13 +94,13 @@ def test_code_of_a_page_is_identical_on_three_ranks(page: Path, name: str, tmp_p
 
 @BY_PAGE
 def test_commands_exist_and_name_files_of_the_page(page: Path) -> None:
-    shown = files(page)
+    output = files(page)
     for language, _, text in BLOCK.findall(page.read_text(encoding="utf-8")):
         for line in text.splitlines() if language == "sh" else ():
             words = shlex.split(line)
             assert words[0] == "hpc-es" or "hpc_es.main" in words, line
             for word in words:
-                assert not word.endswith(".yaml") or word in shown, line
+                assert not word.endswith(".yaml") or word in output, line
             if words[0] == "mpiexec":
                 assert shutil.which("mpiexec") or (Path(sys.executable).parent / "mpiexec").exists(), line
 

@@ -32,28 +32,28 @@ def cost(x, folder, first, last):
 '''
 
 
-def config(place: Path, first: int, last: int = 99, **sections: Any) -> dict[str, Any]:
+def config(directory: Path, first: int, last: int = 99, **sections: Any) -> dict[str, Any]:
     """A search for 3 numbers whose evaluations fail from one generation to before another."""
-    (place / "licensed.py").write_text(FAILS_FROM)
-    arguments = {"folder": str(place), "first": first, "last": last}
+    (directory / "licensed.py").write_text(FAILS_FROM)
+    arguments = {"folder": str(directory), "first": first, "last": last}
     task = {"kind": "function", "function": "licensed:cost", "dimension": 3, "arguments": arguments, "journal": False}
     algorithm = {"kind": "snes", "population_size": POPULATION}
-    return {"seed": 1, "directory": str(place), "task": task, "algorithm": algorithm, **SILENT, **sections}
+    return {"seed": 1, "directory": str(directory), "task": task, "algorithm": algorithm, **SILENT, **sections}
 
 
-def train(place: Path, settings: dict[str, Any]) -> list[int]:
+def train(directory: Path, settings: dict[str, Any]) -> list[int]:
     """The generations that were finished in this start."""
-    return [int(row["generation"] or 0) for row in hpc_es.train(settings, place / "run")]
+    return [int(row["generation"] or 0) for row in hpc_es.train(settings, directory / "run")]
 
 
-def failed_after(place: Path, settings: dict[str, Any]) -> tuple[int, str]:
-    """How many generations a run that fails has finished in all, and the reason."""
+def failed_after(directory: Path, settings: dict[str, Any]) -> tuple[int, str]:
+    """Number of generations that a failed run has finished in total, and the reason."""
     with pytest.raises(RunFailedError) as raised:
-        train(place, settings)
-    told = runs.status(place / "run")
-    assert (told["status"], told["exit_status"], told["reason"]) == ("failed", 1, str(raised.value))
-    assert runs.newest(place / "run").generation == told["generation"]  # nothing is lost
-    return told["generation"], told["reason"]
+        train(directory, settings)
+    message = runs.status(directory / "run")
+    assert (message["status"], message["exit_status"], message["reason"]) == ("failed", 1, str(raised.value))
+    assert runs.newest(directory / "run").generation == message["generation"]  # nothing is lost
+    return message["generation"], message["reason"]
 
 
 @pytest.mark.parametrize(
@@ -72,8 +72,8 @@ def test_run_fails_after_the_limit_of_failed_generations(first: int, limit: int,
 
 def test_successful_generation_resets_the_count(tmp_path: Path) -> None:
     assert train(tmp_path, config(tmp_path, 2, 3, stop={"generations": 6})) == list(range(6))
-    told = runs.status(tmp_path / "run")
-    assert (told["failed_episodes"], told["failed_generations"]) == (POPULATION, 0)
+    message = runs.status(tmp_path / "run")
+    assert (message["failed_episodes"], message["failed_generations"]) == (POPULATION, 0)
     assert (
         f"6 generations, 36 evaluations, {POPULATION} failed evaluations" in (tmp_path / "run" / "log.txt").read_text()
     )
@@ -141,10 +141,10 @@ def seldom(x: Any, seed: int) -> float:
 def test_run_ends_after_the_same_generation_on_any_ranks(kind: str, tmp_path: Path) -> None:
     """With `es`, pairs with one failed half give no update, but their generation has not failed."""
     path = runs.tiny(tmp_path, RANDOM.format(kind=kind))
-    told: list[Any] = []
+    message: list[Any] = []
     for ranks in (1, 3):
         run = tmp_path / str(ranks)
         done = mpiexec(ranks, ["-m", "hpc_es.main", str(path), "--output", str(run), "seed=4"], cwd=ROOT)
         assert done.status == 1 and "all jobs of " in done.stderr, str(done)
-        told.append((runs.newest(run).generation, runs.digest(runs.newest(run)), runs.rows(run)))
-    assert told[0] == told[1] and told[0][0] > 1
+        message.append((runs.newest(run).generation, runs.digest(runs.newest(run)), runs.rows(run)))
+    assert message[0] == message[1] and message[0][0] > 1

@@ -42,14 +42,14 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def killed(reference: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Future[None]]:
-    """The runs in each of which one rank was killed, at their ends."""
+    """Finished runs; one rank of each was killed."""
     places = [tmp_path_factory.mktemp("killed") / "run" for _ in range(WORKERS + MASTERS)]
     with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
         return [pool.submit(kill_one, number, run, reference) for number, run in enumerate(places)]
 
 
 def kill_one(number: int, run: Path, reference: Path) -> None:
-    """Kill a rank at an instant that nobody has chosen: the run must end as if nothing had been."""
+    """Kill a rank at a random time: the run must end as if undisturbed."""
     dice = random.Random(number)
     schedule = ("mpi.schedule=static",) if number % 4 == 3 else ()
     with begin(3, run, *OPTIONS, *schedule, "checkpoint.interval=3") as job:
@@ -122,8 +122,8 @@ def test_rank_can_die_in_the_final_evaluation(rank: int, tmp_path: Path) -> None
         os.kill(pids[rank], signal.SIGKILL)
         done = job.wait(HANG_SECONDS)
     assert_survived(done)
-    found, expected = runs.status(tmp_path / "run"), runs.status(tmp_path / "reference")
-    assert found["status"] == "finished" and found["final_return_mean"] == expected["final_return_mean"]
+    actual, expected = runs.status(tmp_path / "run"), runs.status(tmp_path / "reference")
+    assert actual["status"] == "finished" and actual["final_return_mean"] == expected["final_return_mean"]
 
 
 @needs_ulfm
@@ -152,9 +152,9 @@ def test_rank_can_die_between_repetitions(tmp_path: Path) -> None:
             job.wait_for_output("finished by", HANG_SECONDS) if rank == 0 else time.sleep(0.1)
         done = job.wait(HANG_SECONDS)
     assert done.status == 0 and not done.timed_out, str(done)
-    for place in (f"repetition_{number:04d}" for number in range(3)):
-        found, expected = runs.newest(tmp_path / "run" / place), runs.newest(tmp_path / "reference" / place)
-        assert runs.digest(found) == runs.digest(expected)
+    for name in (f"repetition_{number:04d}" for number in range(3)):
+        actual, expected = runs.newest(tmp_path / "run" / name), runs.newest(tmp_path / "reference" / name)
+        assert runs.digest(actual) == runs.digest(expected)
     assert runs.status(tmp_path / "run")["status"] == "finished"
 
 
@@ -173,11 +173,11 @@ def test_outcomes_of_surviving_ranks_are_reused(tmp_path: Path) -> None:
     assert_survived(done)
     episodes = len(diary.read_text().splitlines())
     assert 48 <= episodes <= 48 + 4, "4 generations of 12, and what the lost rank had begun of its 2 chunks of 2"
-    runs.assert_same(run, tmp_path / "reference")  # the count of policy calls too, though some were told in vain
+    runs.assert_same(run, tmp_path / "reference")  # the count of policy calls too, although some calls were lost
 
 
 def quiet(diary: Path) -> bool:
-    """Whether nobody has begun an episode for two seconds."""
+    """Whether no episode has started for two seconds."""
     return time.time() - diary.stat().st_mtime > 2
 
 

@@ -82,8 +82,8 @@ def test_older_full_checkpoint_is_used_if_the_newest_is_missing(damage: str, tmp
     else:
         paths[4].write_bytes(paths[4].read_bytes()[:-9] if damage == "damaged" else paths[0].read_bytes())
     done = runs.finished(2, run, *BETWEEN)
-    found = {"gone": "cannot be loaded", "damaged": "cannot be loaded", "another": "based on another version"}[damage]
-    assert re.search(rf"WARNING: .*{paths[5].name}.*{found}.*continuing from", done.stdout), str(done)
+    result = {"gone": "cannot be loaded", "damaged": "cannot be loaded", "another": "based on another version"}[damage]
+    assert re.search(rf"WARNING: .*{paths[5].name}.*{result}.*continuing from", done.stdout), str(done)
     runs.assert_same(run, reference)
 
 
@@ -105,17 +105,17 @@ def test_full_checkpoint_that_incremental_ones_need_is_kept(tmp_path: Path) -> N
 
 def test_inspect_shows_full_and_incremental_checkpoints(killed: Path, reference: Path) -> None:
     path = find(killed, full=False)
-    shown = checkpoint_content(path, load(path))
+    output = checkpoint_content(path, load(path))
     expected = checkpoint_content(reference, load(Store(reference / "checkpoints").path(3)))
-    assert path.name == "checkpoint_0000000003.h5" and shown["generation"] == 3
-    assert shown["since"] == {
+    assert path.name == "checkpoint_0000000003.h5" and output["generation"] == 3
+    assert output["since"] == {
         "checkpoint": "checkpoint_0000000000.h5",
         "generations": 3,
-        "bytes": shown["since"]["bytes"],
+        "bytes": output["since"]["bytes"],
     }
-    assert 3 * 12 * 12 < shown["since"]["bytes"] < 3000
+    assert 3 * 12 * 12 < output["since"]["bytes"] < 3000
     for name in ("theta_sha256", "state_sha256"):
-        assert shown[name] == expected[name]
+        assert output[name] == expected[name]
 
 
 def test_commands_that_need_parameters_use_the_newest_full_checkpoint(killed: Path) -> None:

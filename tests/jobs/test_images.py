@@ -403,8 +403,8 @@ def test_exported_model_has_the_logits_of_each_choice(policy: str, inside: Path,
     else:
         logits = np.asarray(model(images))
     assert logits.shape == (8, 5)
-    found = np.stack([logits[:, :2].argmax(axis=1), logits[:, 2:].argmax(axis=1)], axis=1)
-    np.testing.assert_array_equal(found, loaded(images))
+    actual = np.stack([logits[:, :2].argmax(axis=1), logits[:, 2:].argmax(axis=1)], axis=1)
+    np.testing.assert_array_equal(actual, loaded(images))
 
 
 # Part by part.

@@ -86,19 +86,19 @@ def test_killed_run_resumes_on_other_ranks(reference: Path, tmp_path: Path) -> N
 
 def test_run_includes_failures_and_observation_statistics(reference: Path) -> None:
     """Otherwise the comparisons above would cover less than intended."""
-    found = runs.rows(reference)
-    assert sum(row["failed_episodes"] for row in found) > 0
-    assert found[-1]["observation_count"] > 0
+    result = runs.rows(reference)
+    assert sum(row["failed_episodes"] for row in result) > 0
+    assert result[-1]["observation_count"] > 0
 
 
 def test_checkpoint_records_device_and_compilation_options(reference: Path) -> None:
-    told = runs.newest(reference).provenance
-    assert told["versions"]["jax"]
-    assert told["versions"]["jaxlib"]
-    assert told["compiled_for"]["platform"] == "cpu"
-    assert told["compiled_for"]["device_kind"] == "cpu"
-    assert told["compiled_for"]["lanes"] == 3
-    assert "--xla_cpu_multi_thread_eigen=false" in told["compiled_for"]["xla_flags"]
+    message = runs.newest(reference).provenance
+    assert message["versions"]["jax"]
+    assert message["versions"]["jaxlib"]
+    assert message["compiled_for"]["platform"] == "cpu"
+    assert message["compiled_for"]["device_kind"] == "cpu"
+    assert message["compiled_for"]["lanes"] == 3
+    assert "--xla_cpu_multi_thread_eigen=false" in message["compiled_for"]["xla_flags"]
 
 
 def test_compilation_cache_is_private_and_used(reference: Path) -> None:
@@ -117,11 +117,11 @@ def test_loaded_policy_acts_as_the_compiled_one(reference: Path) -> None:
     """The NumPy actor agrees to about 1e-6: an episode of one step returns the action."""
     policy = load_policy(reference, "last", trust=True)
     assert not isinstance(policy.spaces.actions, Discrete)
-    made = parts((("hidden_dims", (4,)),), max_episode_steps=1)
+    created = parts((("hidden_dims", (4,)),), max_episode_steps=1)
     source = policy.source
-    found = played(made, source.theta[np.newaxis], [7], source.normaliser).rows["return_"][0]
-    _, first = made[0]._env.reset(_reset_key(7))
-    assert policy(np.asarray(first)) == pytest.approx(found, abs=1e-5)
+    result = played(created, source.theta[np.newaxis], [7], source.normaliser).rows["return_"][0]
+    _, first = created[0]._env.reset(_reset_key(7))
+    assert policy(np.asarray(first)) == pytest.approx(result, abs=1e-5)
 
 
 def _reset_key(seed: int) -> Any:
@@ -198,6 +198,6 @@ def test_es_walks_to_the_right(tmp_path: Path) -> None:
             "stop": {"generations": 12},
         }
     )
-    found = list(hpc_es.train(config, tmp_path / "run"))
-    assert found[0]["evaluation_return_mean"] == 0.0
-    assert found[-1]["evaluation_return_mean"] > 0.9
+    result = list(hpc_es.train(config, tmp_path / "run"))
+    assert result[0]["evaluation_return_mean"] == 0.0
+    assert result[-1]["evaluation_return_mean"] > 0.9

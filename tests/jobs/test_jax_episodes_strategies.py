@@ -47,8 +47,8 @@ def settings(name: str) -> dict[str, object]:
 def job(ranks: int, *arguments: str, cache: Path) -> Finished:
     """A job whose ranks read what another has compiled."""
     env = {"JAX_COMPILATION_CACHE_DIR": str(cache), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
-    with start(ranks, arguments, env, ROOT) as begun:
-        done = begun.wait(300)
+    with start(ranks, arguments, env, ROOT) as started:
+        done = started.wait(300)
     assert done.status == 0, str(done)
     return done
 
@@ -65,10 +65,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("name", [*KINDS, RECURRENT])
 def test_every_strategy_is_identical_on_two_ranks(name: str, folder: Path) -> None:
     runs.assert_same(folder / "2" / name, folder / "1" / name)
-    found = runs.rows(folder / "1" / name)
-    assert len(found) == 2
-    assert all(np.isfinite(row["return_mean"]) for row in found)
-    assert found[-1]["observation_count"] > 0
+    result = runs.rows(folder / "1" / name)
+    assert len(result) == 2
+    assert all(np.isfinite(row["return_mean"]) for row in result)
+    assert result[-1]["observation_count"] > 0
 
 
 def test_repetitions_in_groups_equal_those_of_one_rank(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def killed() -> Iterator[Counter[str]]:
-    """What was killed, by all tests of this file."""
+    """Counts of the killed processes, by all tests of this file."""
     yield Counter()
 
 

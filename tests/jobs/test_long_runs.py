@@ -41,19 +41,22 @@ def settled(job: Job) -> dict[int, tuple[float, ...]]:
     """The least of several looks: a checkpoint or a picture in the making takes a file and some memory."""
     looks = []
     for _ in range(LOOKS):
-        looks.append(seen(job))
+        looks.append(observed(job))
         time.sleep(LOOK_SECONDS)
     return {rank: tuple(map(min, zip(*(look[rank] for look in looks), strict=True))) for rank in looks[0]}
 
 
-def seen(job: Job) -> dict[int, tuple[float, ...]]:
+def observed(job: Job) -> dict[int, tuple[float, ...]]:
     """Megabytes, open files and threads of each rank."""
-    found = {}
+    result = {}
     for rank, pid in job.pids().items():
-        held = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
-        assert held
-        found[rank] = int(held[1]) / 1024, *(len([*Path(f"/proc/{pid}/{name}").iterdir()]) for name in ("fd", "task"))
-    return found
+        cached = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+        assert cached
+        result[rank] = (
+            int(cached[1]) / 1024,
+            *(len([*Path(f"/proc/{pid}/{name}").iterdir()]) for name in ("fd", "task")),
+        )
+    return result
 
 
 def assert_flat(run: Path, report: str) -> None:

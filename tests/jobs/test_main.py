@@ -33,8 +33,8 @@ def test_main_runs_without_a_launcher(reference: Path, tmp_path: Path) -> None:
     done = runs.finished(0, tmp_path / "run")
     assert done.stderr == "" and "finished by stop.generations: 6 after 6 generations" in done.stdout
     runs.assert_same(tmp_path / "run", reference)
-    told = runs.status(tmp_path / "run")
-    assert (told["status"], told["exit_status"], told["generation"]) == ("finished", 0, 6)
+    message = runs.status(tmp_path / "run")
+    assert (message["status"], message["exit_status"], message["generation"]) == ("finished", 0, 6)
 
 
 def test_main_without_an_mpi_library_runs_one_rank_with_a_note(reference: Path, tmp_path: Path) -> None:
@@ -134,8 +134,8 @@ def test_run_fails_with_a_reason_if_all_episodes_fail(tmp_path: Path) -> None:
     assert done.status == 1 and "Traceback" not in done.stderr, str(done)
     text = "all jobs of generation 0 failed; first failure: ValueError: the simulator diverged (trouble.py:"
     assert done.stderr.count("\n") == 1 and done.stderr.startswith(f"hpc_es: {text}")
-    told = runs.status(tmp_path / "run")
-    assert (told["status"], told["exit_status"]) == ("failed", 1) and told["reason"].startswith(text)
+    message = runs.status(tmp_path / "run")
+    assert (message["status"], message["exit_status"]) == ("failed", 1) and message["reason"].startswith(text)
     last = done.stdout.splitlines()[-1]
     assert last.startswith("failed after 1 generations, ") and ", 12 failed episodes  best evaluation " in last
     assert done.stdout.count("the simulator diverged") == 2  # the first of its kind, and the last line
@@ -173,9 +173,9 @@ def test_on_failure_abort_ends_all_ranks(fault: str, tmp_path: Path) -> None:
     why = "ValueError: the simulator diverged" if fault == "raise" else "EpisodeTimeout: the episode took longer"
     ended(done, 1, "an episode failed and task.on_failed_episode is abort", why)
     assert "Traceback" not in done.stderr
-    told = runs.status(tmp_path / "run")
-    assert (told["status"], told["exit_status"]) == ("failed", 1)
-    assert told["reason"].startswith("rank 1: an episode failed") and why in told["reason"]
+    message = runs.status(tmp_path / "run")
+    assert (message["status"], message["exit_status"]) == ("failed", 1)
+    assert message["reason"].startswith("rank 1: an episode failed") and why in message["reason"]
 
 
 BROKEN = """
@@ -204,8 +204,8 @@ def test_status_file_has_the_reason_of_any_failure(
     arguments = [*code, *runs.command(tmp_path / "run")[2:]]
     done = mpiexec(ranks, arguments, cwd=ROOT) if ranks else python(arguments, cwd=ROOT)
     assert done.status != 0 and not done.timed_out, str(done)
-    told = runs.status(tmp_path / "run")
-    assert (told["status"], told["exit_status"]) == ("failed", 1) and told["reason"].endswith("MemoryError")
+    message = runs.status(tmp_path / "run")
+    assert (message["status"], message["exit_status"]) == ("failed", 1) and message["reason"].endswith("MemoryError")
 
 
 @pytest.mark.parametrize("ranks", [0, 3])

@@ -15,9 +15,9 @@ TRAP, GOAL = 1.1, 1.3  # returns below the roof of the trap, and at the goal
 
 def best(config: str, run: Path, *overrides: str) -> float:
     """The best evaluation of a run in this process."""
-    given = load(ROOT / "configs" / config, ["report.plot_interval_seconds=0", *overrides])
-    returns = [row["evaluation_return_mean"] for row in hpc_es.train(given, run)]
-    return max(float(each) for each in returns if each is not None)
+    options = load(ROOT / "configs" / config, ["report.plot_interval_seconds=0", *overrides])
+    returns = [row["evaluation_return_mean"] for row in hpc_es.train(options, run)]
+    return max(float(item) for item in returns if item is not None)
 
 
 @pytest.mark.long

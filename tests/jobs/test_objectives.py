@@ -29,7 +29,7 @@ EVERY = ("checkpoint.interval=1", "checkpoint.keep_last=1000", "report.plot_inte
 
 @pytest.fixture
 def examples(tmp_path: Path) -> Path:
-    """The examples as a user has them: somewhere else."""
+    """A copy of the examples in another directory."""
     return Path(shutil.copytree(ROOT / "examples", tmp_path / "elsewhere"))
 
 
@@ -70,7 +70,7 @@ def test_example_program_is_identical_on_one_and_three_ranks(examples: Path, tmp
     finished(3, config, tmp_path / "three", "stop.generations=3")
     assert_same(tmp_path / "three", tmp_path / "one")
     x, value = one["best"]["x"], one["best"]["value"]
-    assert value == pytest.approx(sum((each - 0.5) ** 2 for each in x), abs=0)
+    assert value == pytest.approx(sum((item - 0.5) ** 2 for item in x), abs=0)
     assert not list((tmp_path / "one" / "scratch").iterdir())
 
 
@@ -95,7 +95,7 @@ stop: {{generations: 4}}
 
 
 def slow(directory: Path, name: str) -> Path:
-    """A config whose function writes down each call into `directory / name`."""
+    """A config whose function records each call in `directory / name`."""
     (directory / "slow_model.py").write_text(SLOW)
     (directory / name).mkdir()
     config = directory / f"{name}.yaml"
@@ -232,31 +232,31 @@ report: {plot_interval_seconds: 0}
 
 
 def best(run: Path) -> dict[str, Any]:
-    """As result.json has it; the checkpoint has the same."""
-    found: dict[str, Any] = json.loads((run / "result.json").read_text())["best"]
+    """The best vector in result.json, which equals that of the checkpoint."""
+    actual: dict[str, Any] = json.loads((run / "result.json").read_text())["best"]
     described = describe_best(runs.newest(run).outcome, {})["best_vector"]
-    assert described == found
-    return found
+    assert described == actual
+    return actual
 
 
-def centred(place: Path, name: str, *overrides: str) -> Path:
+def centred(directory: Path, name: str, *overrides: str) -> Path:
     """The run directory, after a run in this process."""
-    training = hpc_es.train(load_config(runs.tiny(place, CENTRE), [*EVERY, *overrides]), place / name)
+    training = hpc_es.train(load_config(runs.tiny(directory, CENTRE), [*EVERY, *overrides]), directory / name)
     for _ in training:
         pass
     training._run.result()  # as the command does, which hpc_es.train leaves to the caller
-    return place / name
+    return directory / name
 
 
 def test_best_vector_can_come_from_the_final_evaluation(tmp_path: Path) -> None:
     """Samples are some 70 from the centre, which moves to the optimum at (1, 1)."""
     run = centred(tmp_path, "run")
-    found, snapshot = best(run), runs.newest(run)
-    assert found["value"] == toys.ellipsoid(snapshot.state.theta) == -runs.status(run)["final_return_mean"]
-    assert (found["generation"], found["job"], found["x"]) == (5, -1, snapshot.state.theta.tolist())
-    assert found["value"] < float(snapshot.state.master["best_value"])
+    actual, snapshot = best(run), runs.newest(run)
+    assert actual["value"] == toys.ellipsoid(snapshot.state.theta) == -runs.status(run)["final_return_mean"]
+    assert (actual["generation"], actual["job"], actual["x"]) == (5, -1, snapshot.state.theta.tolist())
+    assert actual["value"] < float(snapshot.state.master["best_value"])
     assert cli.run(["export", str(run), str(tmp_path / "x.npy")]) == 0
-    assert np.load(tmp_path / "x.npy").tolist() == found["x"]
+    assert np.load(tmp_path / "x.npy").tolist() == actual["x"]
 
 
 def test_restarted_finished_run_keeps_the_final_evaluation(tmp_path: Path) -> None:

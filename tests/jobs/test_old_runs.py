@@ -29,7 +29,7 @@ def train(run: Path, *overrides: str) -> None:
 
 
 def make_old(run: Path) -> None:
-    """Rewrite the checkpoints of a run as the earlier version would have."""
+    """Rewrite the checkpoints of a run in the form of the earlier version."""
     for path in (run / "checkpoints").glob("*.h5"):
         old = checkpoint.load(path)
         text = yaml.safe_dump(of_old_version(yaml.safe_load(old.config_text)))

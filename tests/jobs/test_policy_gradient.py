@@ -92,7 +92,7 @@ def test_results_do_not_depend_on_the_number_of_ranks(done: Path, ranks: int, va
         state = runs.newest(done / "1" / variant).state
         assert (listed[0]["npe"], len(listed) > 1) == (int(state.master["solution_npe"]), True)
         coding: Any = build(Options(name="print", base=27, fixed_string=(0,), max_code_length=3)).coding
-        assert all(coding.score(found["program"]).correct for found in listed)
+        assert all(coding.score(actual["program"]).correct for actual in listed)
 
 
 def test_every_variant_uses_the_option_in_its_name(done: Path) -> None:
@@ -113,18 +113,18 @@ def command(run: Path, *overrides: str) -> Sequence[str]:
     return ["-m", "hpc_es.main", str(config), "--output", str(run), FAST, *overrides]
 
 
-def begun(ranks: int, run: Path, *overrides: str) -> Job:
+def started(ranks: int, run: Path, *overrides: str) -> Job:
     return start(ranks, command(run, *overrides), cwd=ROOT)
 
 
 def finished(ranks: int, run: Path, *overrides: str) -> Finished:
-    with begun(ranks, run, *overrides) as job:
+    with started(ranks, run, *overrides) as job:
         return job.wait(LONG_SECONDS)
 
 
 def test_killed_run_resumes_with_identical_results_on_other_ranks(tmp_path: Path) -> None:
-    run, everything = tmp_path / "run", [each for name in ("queue", "replay") for each in VARIANTS[name]]
-    with begun(2, run, *everything, "stop.generations=100000") as job:
+    run, everything = tmp_path / "run", [item for name in ("queue", "replay") for item in VARIANTS[name]]
+    with started(2, run, *everything, "stop.generations=100000") as job:
         runs.wait_for(lambda: runs.generation(run) > 2, LONG_SECONDS)
         job.signal(0, 9)
         assert job.wait().status != 0
@@ -175,14 +175,14 @@ def test_invalid_policy_gradient_options_are_refused_before_the_run(
     from hpc_es.core.errors import ConfigError
     from hpc_es.training.build import build_task
 
-    with pytest.raises(ConfigError) as told:
+    with pytest.raises(ConfigError) as message:
         build_task(load(runs.tiny(tmp_path, TINY), overrides))
-    lines = [line for line in str(told.value).splitlines() if key in line]
-    assert len(lines) == 1 and text in lines[0], str(told.value)
+    lines = [line for line in str(message.value).splitlines() if key in line]
+    assert len(lines) == 1 and text in lines[0], str(message.value)
 
 
 def test_asynchronous_updates_of_one_rank_equal_synchronous_ones(tmp_path: Path) -> None:
-    everything = [each for name in ("queue", "replay") for each in VARIANTS[name]]
+    everything = [item for name in ("queue", "replay") for item in VARIANTS[name]]
     for name, override in (("batches", "mpi.chunk_size=12"), ("run", "algorithm.updates=asynchronous")):
         runs.here(runs.tiny(tmp_path, TINY), tmp_path / name, [FAST, *everything, override])
     assert runs.digests(tmp_path / "run") == runs.digests(tmp_path / "batches")

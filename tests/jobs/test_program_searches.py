@@ -57,7 +57,7 @@ ALL = """
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
-    """By the number of ranks, the directory with all variants, which are run at the first call."""
+    """A function from the number of ranks to the directory of all variants, which are run at the first call."""
     directory = tmp_path_factory.mktemp("searches")
     config = str(runs.tiny(directory))
 
@@ -106,10 +106,10 @@ def test_known_programs_are_not_executed_again(done: Callable[[int], Path]) -> N
 
 @pytest.mark.parametrize("kind", ["ga", "random"])
 def test_run_ends_in_the_generation_of_the_first_success(done: Callable[[int], Path], kind: str) -> None:
-    found = result(done(2) / f"{kind}, solved")
-    assert found["success"] is True and found["generations"] == 1
-    assert found["code_solution"] in {",.", "..", "<.", ">.", "[.", "].", *(f".{c}" for c in "><+-[],")}
-    assert 1 <= found["npe"] <= found["episodes"]
+    actual = result(done(2) / f"{kind}, solved")
+    assert actual["success"] is True and actual["generations"] == 1
+    assert actual["code_solution"] in {",.", "..", "<.", ">.", "[.", "].", *(f".{c}" for c in "><+-[],")}
+    assert 1 <= actual["npe"] <= actual["episodes"]
     assert runs.status(done(2) / f"{kind}, solved")["reason"] == "a correct program"
 
 
@@ -135,7 +135,7 @@ def test_solved_run_ends_unless_stop_on_success_is_disabled(done: Callable[[int]
 
 
 def described(run: Path) -> dict[str, Any]:
-    """What hpc-es inspect shows."""
+    """The output of hpc-es inspect."""
     from hpc_es.commands.runs import checkpoint_content
     from hpc_es.storage.checkpoint_directory import find
 
@@ -156,7 +156,7 @@ def test_every_correct_program_is_listed_once(done: Callable[[int], Path]) -> No
     first = {program: npe for npe, program in reversed(list(enumerate(drawn, 1))) if task.coding.score(program).correct}
     expected = [
         {"generation": (npe - 1) // 70, "npe": npe, "reward": 1.0, "length": 4, "program": program}
-        for program, npe in sorted(first.items(), key=lambda found: found[1])
+        for program, npe in sorted(first.items(), key=lambda actual: actual[1])
     ]
     assert 10 < len(expected) < len([program for program in drawn if program in first])
     assert list(log.read_programs(done(2) / "random, many")) == expected
@@ -208,8 +208,8 @@ def test_metrics_interval_is_kept_after_a_resume(tmp_path: Path) -> None:
     runs.finished(0, tmp_path / "whole", *GA, "stop.generations=8")
     places = [0, 3, 6, 7]
     assert [row["generation"] for row in runs.rows(tmp_path / "run")] == places
-    assert runs.rows(tmp_path / "run") == [runs.rows(tmp_path / "whole")[place] for place in places]
-    assert runs.table(tmp_path / "run") == [runs.table(tmp_path / "whole")[place] for place in places]
+    assert runs.rows(tmp_path / "run") == [runs.rows(tmp_path / "whole")[index] for index in places]
+    assert runs.table(tmp_path / "run") == [runs.table(tmp_path / "whole")[index] for index in places]
     assert result(tmp_path / "run") == result(tmp_path / "whole")
 
 

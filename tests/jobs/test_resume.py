@@ -146,8 +146,8 @@ def test_different_experiment_is_refused_with_the_changed_keys(
     before = runs.files(stopped)
     done = again(stopped, *changes)
     assert done.status == 2 and "Traceback" not in done.stderr, str(done)
-    told = [line.strip() for line in done.stderr.splitlines()]
-    assert [line for line in told if "in the checkpoint" in line] == lines
+    message = [line.strip() for line in done.stderr.splitlines()]
+    assert [line for line in message if "in the checkpoint" in line] == lines
     assert runs.files(stopped) == before
 
 
@@ -207,10 +207,10 @@ def test_init_from_starts_with_the_theta_and_statistics_of_the_source(
     source = reference if which == "run" else checkpoint(reference, 5)
     done = again(tmp_path / "run", f"policy.init_from={source}", "stop.generations=0")
     assert done.status == 0, str(done)
-    expected, found = runs.load(runs.find(source)).state, runs.newest(tmp_path / "run").state
-    assert found.generation == 0 and found.theta.tobytes() == expected.theta.tobytes()
+    expected, result = runs.load(runs.find(source)).state, runs.newest(tmp_path / "run").state
+    assert result.generation == 0 and result.theta.tobytes() == expected.theta.tobytes()
     for name in ("observation_mean", "observation_std"):
-        assert found.shared[name].tobytes() == expected.shared[name].tobytes()
+        assert result.shared[name].tobytes() == expected.shared[name].tobytes()
 
 
 def test_init_from_another_network_is_refused_and_writes_no_files(reference: Path, tmp_path: Path) -> None:
@@ -223,18 +223,18 @@ def test_init_from_another_network_is_refused_and_writes_no_files(reference: Pat
 
 @pytest.mark.parametrize("init_optimizer", [True, False])
 def test_init_optimizer_copies_the_optimizer_state(init_optimizer: bool, reference: Path, tmp_path: Path) -> None:
-    begun = (f"policy.init_from={reference}", f"policy.init_optimizer={str(init_optimizer).lower()}")
-    done = again(tmp_path / "run", *begun, "stop.generations=0")
+    started = (f"policy.init_from={reference}", f"policy.init_optimizer={str(init_optimizer).lower()}")
+    done = again(tmp_path / "run", *started, "stop.generations=0")
     assert done.status == 0, str(done)
-    expected, found = runs.newest(reference).state.master, runs.newest(tmp_path / "run").state.master
+    expected, result = runs.newest(reference).state.master, runs.newest(tmp_path / "run").state.master
     for name in ("adam_m", "adam_v", "optimizer_steps"):
-        assert (found[name].tobytes() == expected[name].tobytes()) is init_optimizer
-    assert found["optimizer_steps"] == (8 if init_optimizer else 0)
+        assert (result[name].tobytes() == expected[name].tobytes()) is init_optimizer
+    assert result["optimizer_steps"] == (8 if init_optimizer else 0)
 
 
 def test_init_optimizer_refuses_the_state_of_another_optimizer(reference: Path, tmp_path: Path) -> None:
-    begun = (f"policy.init_from={reference}", "policy.init_optimizer=true")
-    done = again(tmp_path / "run", *begun, "algorithm.optimizer.kind=sgd")
+    started = (f"policy.init_from={reference}", "policy.init_optimizer=true")
+    done = again(tmp_path / "run", *started, "algorithm.optimizer.kind=sgd")
     assert done.status == 2 and "Traceback" not in done.stderr, str(done)
     assert "policy.init_optimizer: the optimizer of policy.init_from does not match" in done.stderr
     assert "sgd_velocity: expected float32[58], found none; adam_m: expected none, found float32[58]" in done.stderr

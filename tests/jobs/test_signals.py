@@ -35,23 +35,23 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def to_all_ranks(job: Job, number: int) -> None:
-    """As srun does."""
+    """Send the signal to all ranks, like srun."""
     for pid in job.pids().values():
         os.kill(pid, number)
 
 
 def to_the_launcher(job: Job, number: int) -> None:
-    """As a batch script, or Ctrl-C, does."""
+    """Send the signal to the launcher, like a batch script or Ctrl-C."""
     job.process.send_signal(number)
 
 
 def to_one_worker(job: Job, number: int) -> None:
-    """As a user on a node does."""
+    """Send the signal to one rank, like a user on a node."""
     job.signal(1, number)
 
 
 def slowed(run: Path, step_seconds: float = 0.3) -> str:
-    """The override that makes the run slow, 10 s a generation or more, while the file `slow` beside it exists."""
+    """The override that makes the run slow, 10 s per generation or more, while the file `slow` beside it exists."""
     return f"task.env_kwargs={{pause_file: {run.parent / 'slow'}, pause_file_seconds: {step_seconds:g}}}"
 
 
@@ -67,7 +67,7 @@ def slow(run: Path) -> int:
 
 
 def reached(run: Path, generations: int) -> None:
-    """Return when so many generations are finished."""
+    """Return when this number of generations is finished."""
     runs.wait_for(lambda: runs.generation(run) >= generations)
 
 
@@ -94,14 +94,14 @@ def test_signal_stops_the_run_at_the_end_of_the_generation(
 ) -> None:
     assert callable(send)
     run, before = tmp_path / "run", 0
-    for number in signals:  # each goes on where the one before stopped
+    for number in signals:  # each start resumes from the previous one
         with runs.begin(ranks, run, *ENDLESS) as job:
             reached(run, before + 2)
             send(job, number)
             done = interrupted(job)
         assert "interrupted by a signal after" in done.stdout and "the same command resumes the run" in done.stdout
-        told, before = runs.status(run), runs.newest(run).state.generation
-        assert told["status"] == "interrupted" and told["exit_status"] == 75 and told["generation"] == before
+        message, before = runs.status(run), runs.newest(run).state.generation
+        assert message["status"] == "interrupted" and message["exit_status"] == 75 and message["generation"] == before
         assert len(runs.rows(run)) == before  # the checkpoint is of the last row, and no generation is given up
     runs.assert_same(run, reference)
 
@@ -170,11 +170,13 @@ def test_time_limit_of_the_config_is_not_an_interruption(reference: Path, tmp_pa
     for seconds in (0.2, 0.4):
         done = runs.finished(2, run, "stop.generations=null", f"stop.seconds={seconds}", "checkpoint.interval=0")
         assert f"finished by stop.seconds: {seconds:g} after" in done.stdout
-        told = runs.status(run)
+        message = runs.status(run)
         assert (
-            told["status"] == "finished" and told["exit_status"] == 0 and told["reason"] == f"stop.seconds: {seconds:g}"
+            message["status"] == "finished"
+            and message["exit_status"] == 0
+            and message["reason"] == f"stop.seconds: {seconds:g}"
         )
-        assert seconds <= told["seconds"] < seconds + 5
+        assert seconds <= message["seconds"] < seconds + 5
     runs.assert_same(run, reference)
 
 

@@ -43,7 +43,7 @@ def begin(ranks: int, output: Path, tuning: str, *arguments: str, base: str = TI
 
 
 def tune(ranks: int, output: Path, tuning: str, *arguments: str, status: int = 0, base: str = TINY, **env: str) -> str:
-    """What a job that ends so has said."""
+    """The output of a job with this exit status."""
     with begin(ranks, output, tuning, *arguments, base=base, **env) as job:
         return ended(job, status)
 
@@ -69,21 +69,21 @@ def in_the_middle(output: Path, number: int) -> None:
 
 def outcome(output: Path) -> dict[int, Any]:
     """State, objective and digest of theta of each trial."""
-    found = {}
+    result = {}
     for row in read_report(output).rows:
         path = output / f"trial_{row['trial']:04d}" / "result.json"
         theta = json.loads(path.read_text())["theta_sha256"] if path.exists() else None
-        found[row["trial"]] = (row["state"], row["objective"], theta)
-    return dict(sorted(found.items()))
+        result[row["trial"]] = (row["state"], row["objective"], theta)
+    return dict(sorted(result.items()))
 
 
 def status(output: Path, name: str = "status.json") -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((output / name).read_text())
-    return found
+    result: dict[str, Any] = json.loads((output / name).read_text())
+    return result
 
 
-def begun(output: Path, number: int) -> int:
-    """How often a trial was begun, or went on."""
+def started(output: Path, number: int) -> int:
+    """Number of starts of a trial, with resumes."""
     path = output / f"trial_{number:04d}" / "log.txt"
     return path.read_text().count("rank=host:pid") if path.exists() else 0
 
@@ -135,11 +135,11 @@ def test_killed_tuning_runs_only_missing_trials_with_identical_results(undisturb
         job.signal(1, signal.SIGKILL)
         assert job.wait(60).status not in {0, 75}
     pause.unlink()
-    assert [begun(output, number) for number in range(6)] == [1, 1, 0, 0, 0, 0]
+    assert [started(output, number) for number in range(6)] == [1, 1, 0, 0, 0, 0]
     said = tune(1, output, GRID, base=base)
     assert "6 trials: 6 complete" in said
     assert outcome(output) == outcome(undisturbed)
-    assert [begun(output, number) for number in range(6)] == [1, 2, 1, 1, 1, 1]
+    assert [started(output, number) for number in range(6)] == [1, 2, 1, 1, 1, 1]
     assert_same(output / "trial_0001", undisturbed / "trial_0001")
     files = {path: path.stat().st_mtime_ns for path in output.glob("trial_*/*")}
     assert "6 trials: 6 complete" in tune(1, output, GRID, base=base)
@@ -165,7 +165,7 @@ def test_signal_ends_a_tuning_with_status_75_and_it_resumes(undisturbed: Path, t
     assert Trial(output, 0).record()["begun"] == 0, "not in vain"
     tune(2, output, GRID, base=base)
     assert outcome(output) == outcome(undisturbed)
-    assert begun(output, 0) == 2
+    assert started(output, 0) == 2
 
 
 @pytest.mark.long
@@ -179,7 +179,7 @@ def test_failed_trial_is_listed_and_does_not_affect_the_others(tmp_path: Path) -
     assert "all jobs of the last 2 generations failed" in reasons[0]
     assert status(tmp_path / "grid")["status"] == "finished"
     tune(2, tmp_path / "grid", space)
-    assert [begun(tmp_path / "grid", number) for number in range(3)] == [1, 1, 1]
+    assert [started(tmp_path / "grid", number) for number in range(3)] == [1, 1, 1]
 
 
 def test_tuning_fails_if_all_trials_fail(tmp_path: Path) -> None:
@@ -293,17 +293,17 @@ def test_two_tasks_share_a_study(tmp_path: Path) -> None:
         wait_for(lambda: len(list(output.glob("trial_*/log.txt"))) == 2, LIMIT_SECONDS)
         pause.unlink()
         said = [ended(job) for job in jobs]
-    found = outcome(output)
-    assert sorted(found) == list(range(8))
-    assert {state for state, _, _ in found.values()} <= {"complete", "pruned"}
-    assert [begun(output, number) for number in range(8)] == [1] * 8, "none twice"
+    result = outcome(output)
+    assert sorted(result) == list(range(8))
+    assert {state for state, _, _ in result.values()} <= {"complete", "pruned"}
+    assert [started(output, number) for number in range(8)] == [1] * 8, "none twice"
     assert all("complete: objective" in text for text in said), "both had some"
     trials = Study(output, {}, 8, 1)._study.trials
     assert {min(trial.intermediate_values) for trial in trials} == {10}, "the untrained theta tells nothing"
     sigmas = {row["hyperparameters"]["algorithm.sigma"] for row in read_report(output).rows}
     assert len(sigmas) == 8
     tune(1, output, OPTUNA, base=base)
-    assert outcome(output) == found
+    assert outcome(output) == result
 
 
 @pytest.mark.long
@@ -316,10 +316,10 @@ def test_killed_task_of_a_study_loses_no_trial(tmp_path: Path) -> None:
         job.wait(60)
     pause.unlink()
     tune(2, output, OPTUNA, base=base)
-    found = outcome(output)
-    assert sorted(found) == list(range(8))
-    assert {state for state, _, _ in found.values()} <= {"complete", "pruned"}
-    assert [begun(output, number) for number in range(8)] == [2, 1, 1, 1, 1, 1, 1, 1]
+    result = outcome(output)
+    assert sorted(result) == list(range(8))
+    assert {state for state, _, _ in result.values()} <= {"complete", "pruned"}
+    assert [started(output, number) for number in range(8)] == [2, 1, 1, 1, 1, 1, 1, 1]
     rows = {row["trial"]: row for row in read_report(output).rows}
     assert rows[0]["hyperparameters"] == values
     assert [row["generation"] for row in metrics(output / "trial_0000")] == list(range(6))
@@ -358,9 +358,9 @@ def test_trial_of_program_searches_reports_success_rate_and_programs(tmp_path: P
     """One program of two characters is correct (+.), none of one character."""
     tuning = "space: {task.max_code_length: [1, 2]}\nobjective: {success_rate_weight: 1.0}"
     tune(0, tmp_path / "out", tuning, base=SEARCH)
-    never, found = (Trial(tmp_path / "out", number).record() for number in (0, 1))
+    never, result = (Trial(tmp_path / "out", number).record() for number in (0, 1))
     assert (never["success_rate"], never["programs_seen_fraction"]) == (0.0, 1.0)
     npe = [row["npe"] for row in results.read_results(tmp_path / "out" / "trial_0001")]
     assert len(npe) == 3 and max(npe) <= 1000
-    assert found["success_rate"] == 1.0
-    assert found["programs_seen_fraction"] == pytest.approx(sum(npe) / 3000)
+    assert result["success_rate"] == 1.0
+    assert result["programs_seen_fraction"] == pytest.approx(sum(npe) / 3000)

@@ -180,8 +180,8 @@ WAITING = """
 @pytest.mark.parametrize("rank", [0, 1])
 def test_killed_rank_ends_the_job(rank: int) -> None:
     with start(3, guarded(WAITING)) as job:
-        for each in range(3):
-            job.wait_for_output(f"rank {each} is ready")
+        for item in range(3):
+            job.wait_for_output(f"rank {item} is ready")
         pids, since = job.pids(), time.monotonic()
         assert sorted(pids) == [0, 1, 2]
         job.signal(rank, signal.SIGKILL)
@@ -194,8 +194,8 @@ def test_killed_rank_ends_the_job(rank: int) -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
 def test_signals_to_mpiexec_reach_waiting_ranks(number: signal.Signals) -> None:
     with start(3, guarded(WAITING)) as job:
-        for each in range(3):
-            job.wait_for_output(f"rank {each} is ready")
+        for item in range(3):
+            job.wait_for_output(f"rank {item} is ready")
         job.process.send_signal(number)
         done = job.wait(20)
     assert done.status == 75 and not done.timed_out, str(done)
@@ -204,7 +204,7 @@ def test_signals_to_mpiexec_reach_waiting_ranks(number: signal.Signals) -> None:
 
 
 def test_signals_are_counted_and_handlers_restored(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = {each: signal.getsignal(each) for each in Signals.HANDLED}
+    before = {item: signal.getsignal(item) for item in Signals.HANDLED}
     signals = Signals()
     try:
         os.kill(os.getpid(), signal.SIGUSR1)
@@ -218,7 +218,7 @@ def test_signals_are_counted_and_handlers_restored(monkeypatch: pytest.MonkeyPat
         assert signals.count == 3
     finally:
         signals.restore()
-    assert {each: signal.getsignal(each) for each in Signals.HANDLED} == before
+    assert {item: signal.getsignal(item) for item in Signals.HANDLED} == before
 
 
 def test_failing_test_leaves_no_process() -> None:

@@ -41,7 +41,7 @@ def body():
 
 
 def shares(seconds: list[float], chunks: int, master: bool = True, rounds: int = 3) -> list[list[list[int]]]:
-    """Which chunks each rank evaluated, in every round; a chunk takes rank r so many `seconds[r]`."""
+    """Chunks that each rank evaluated, in every round; a chunk takes rank r `seconds[r]`."""
     code = HEAD.format(master=master, chunks=chunks, rounds=rounds) + f"SECONDS = {seconds}\nguarded(body)"
     done = mpiexec(len(seconds), script(code), timeout_seconds=60)
     assert done.status == 0, str(done)
@@ -97,17 +97,17 @@ class Slow:
 
 
 def test_messages_are_received_in_order() -> None:
-    """The only worker prefetches, then is idle. If received in the other order, it would wait for ever."""
+    """The only worker prefetches, then is idle. If received in the other order, it would wait without end."""
     world: Any = Slow(2, [(1, AHEAD), (1, FREE)])
     work = Work(world, "on_demand", True)
     chunks = [Chunk(0, 0, 1), Chunk(1, 1, 1)]
-    found = work.evaluate(chunks, lambda chunk, poll: Outcome(np.zeros(1, ROW)))
-    assert list(found) == [0]
+    result = work.evaluate(chunks, lambda chunk, poll: Outcome(np.zeros(1, ROW)))
+    assert list(result) == [0]
     assert world.sent == [(1, [DONE])]
 
 
 class Counting(dict[int, bool]):
-    """What waits, which counts how often all of it is gone through."""
+    """A queue of waiting workers that counts the complete scans of it."""
 
     walks = 0
 
@@ -121,12 +121,14 @@ class Counting(dict[int, bool]):
 
 
 def test_each_message_costs_constant_time_with_thousands_of_ranks() -> None:
-    """3,000 workers ask ahead when no chunk is left for that, and each is told so when it is free: looking through all
-    of them at every message would be nine million looks."""
+    """3,000 workers prefetch when no chunk is left, and each gets an answer when it is free.
+
+    Scanning all of them for every message would be nine million steps.
+    """
     ranks = range(1, 3001)
     world: Any = Slow(3001, [*((rank, AHEAD) for rank in ranks), *((rank, FREE) for rank in ranks)])
     work = Work(world, "on_demand", False)
     work._waiting = Counting()
     assert work.evaluate([Chunk(number, number, 1) for number in range(3000)], lambda chunk, poll: 1 / 0) == {}  # type: ignore[arg-type, return-value]
     assert world.sent == [(rank, [DONE]) for rank in ranks]
-    assert work._waiting.walks == 1  # at the round's begin
+    assert work._waiting.walks == 1  # at the start of the round

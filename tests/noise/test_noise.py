@@ -15,7 +15,7 @@ from hpc_es.noise.table import FILL_BLOCK, TableNoise, check_size, fill
 
 
 def table(keys: Keys, size: int, workers: int = 1) -> Float32:
-    """A table filled by so many workers, the last of them first."""
+    """A table filled by this number of workers, in reverse order."""
     filled = np.full(size, np.nan, np.float32)
     for worker in reversed(range(workers)):
         fill(filled, keys, worker, workers)
@@ -112,7 +112,7 @@ def test_table_of_the_policys_size_has_one_direction() -> None:
     assert {source.offset(0, pair) for pair in range(20)} == {0}
 
 
-def test_table_too_small_says_how_large_it_must_be() -> None:
+def test_too_small_table_is_refused_with_the_required_size() -> None:
     with pytest.raises(ConfigError, match=r"noise.table_size: is 3, .* 4 parameters: expected at least 4 .*try 400"):
         check_size(3, 4)
 
@@ -120,7 +120,7 @@ def test_table_too_small_says_how_large_it_must_be() -> None:
 # Weighted sums.
 
 
-class Given(BlockNoise):
+class Fixed(BlockNoise):
     """Directions (1, -2), (3, 0.5) and (NaN, NaN)."""
 
     def __init__(self, width: int = 2) -> None:
@@ -134,22 +134,22 @@ class Given(BlockNoise):
 def test_weighted_sums_and_sums_of_squares_by_hand(dtype: type[np.floating]) -> None:
     """2 (1, -2) - (3, .5) and, of squares, 4 (1, 4) + 10 (9, .25); a pair with weight 0 is not generated."""
     weights = np.array([[2.0, -1, 0], [4, 10, 0]])
-    found = Given().weighted_sums(0, weights, (1, 2), 0, np.dtype(dtype))
-    assert (found.tolist(), found.dtype) == ([[-1, -4.5], [94, 18.5]], dtype)
-    part = Given(width=1).weighted_sums(0, weights, (1, 2), 1, np.dtype(dtype))
+    result = Fixed().weighted_sums(0, weights, (1, 2), 0, np.dtype(dtype))
+    assert (result.tolist(), result.dtype) == ([[-1, -4.5], [94, 18.5]], dtype)
+    part = Fixed(width=1).weighted_sums(0, weights, (1, 2), 1, np.dtype(dtype))
     assert part.tolist() == [[-4.5], [18.5]]
 
 
 def test_several_sums_have_their_own_weights() -> None:
-    found = Given().weighted_sums(0, np.array([[0.0, 2, 0], [3, 0, 0]]), (1, 1), 0, np.dtype(np.float64))
-    assert found.tolist() == [[6, 1], [3, -6]]
+    result = Fixed().weighted_sums(0, np.array([[0.0, 2, 0], [3, 0, 0]]), (1, 1), 0, np.dtype(np.float64))
+    assert result.tolist() == [[6, 1], [3, -6]]
 
 
 def test_sums_of_float64_have_its_precision() -> None:
     """1 + 3 * 2^-40: the second term is less than half of the last place of float32."""
     weights = np.array([[1.0, 2.0**-40, 0]])
     for dtype, expected in ((np.float64, 1 + 3 * 2.0**-40), (np.float32, 1.0)):
-        assert Given(width=1).weighted_sums(0, weights, (1,), 0, np.dtype(dtype)).tolist() == [[expected]]
+        assert Fixed(width=1).weighted_sums(0, weights, (1,), 0, np.dtype(dtype)).tolist() == [[expected]]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -159,14 +159,14 @@ def test_sums_equal_sums_over_the_directions(kind: str) -> None:
     source, weights = noise(kind, size), np.random.default_rng(0).standard_normal((2, 4))
     for block, (start, stop) in enumerate(((0, BLOCK), (BLOCK, size))):
         drawn = np.stack([source.direction(3, pair, start, stop) for pair in range(4)]).astype(np.float64)
-        found = source.weighted_sums(3, weights, (1, 2), block, np.dtype(np.float64))
+        result = source.weighted_sums(3, weights, (1, 2), block, np.dtype(np.float64))
         # squares are taken in float32, the noise's own precision
-        np.testing.assert_allclose(found, [weights[0] @ drawn, weights[1] @ np.square(drawn)], rtol=1e-6, atol=1e-5)
+        np.testing.assert_allclose(result, [weights[0] @ drawn, weights[1] @ np.square(drawn)], rtol=1e-6, atol=1e-5)
 
 
 def test_only_powers_1_and_2_are_supported() -> None:
     with pytest.raises(AssertionError):
-        Given().weighted_sums(0, np.ones((1, 1)), (3,), 0, np.dtype(np.float64))
+        Fixed().weighted_sums(0, np.ones((1, 1)), (3,), 0, np.dtype(np.float64))
 
 
 class Counting(BlockNoise):

@@ -45,14 +45,14 @@ def observations(rows: int = ROWS, steps: int = STEPS) -> Float32:
     return np.random.default_rng(3).standard_normal((steps, rows, WIDTH)).astype(np.float32)
 
 
-def acted(actor: Any, seen: Float32) -> Array:
+def acted(actor: Any, observed: Float32) -> Array:
     """Actions of all steps."""
-    return np.stack([actor.act(step) for step in seen])
+    return np.stack([actor.act(step) for step in observed])
 
 
-def by_the_formula(network: LSTM, flat: Float32, seen: Float32, normaliser: Normaliser | None) -> Array:
+def by_the_formula(network: LSTM, flat: Float32, observed: Float32, normaliser: Normaliser | None) -> Array:
     """The outputs of one episode, float64[steps, outputs], gate by gate from the flat vector."""
-    x_seen, (mean, deviation, clip) = seen.astype(np.float64), normaliser or (0.0, 1.0, np.inf)
+    x_seen, (mean, deviation, clip) = observed.astype(np.float64), normaliser or (0.0, 1.0, np.inf)
     x_seen = np.clip((x_seen - mean) / deviation, -clip, clip)
     parameters = iter(flat.astype(np.float64))
 
@@ -87,10 +87,10 @@ def test_parameter_counts() -> None:  # T11, without the value's 49
 @pytest.mark.parametrize("head", HEADS)
 def test_lstm_actions_equal_the_formula(head: str, hidden: tuple[int, ...], normaliser: Normaliser | None) -> None:
     network = headed(head, hidden)
-    jobs, seen = perturbed(network.layout.size), observations()
-    actions = acted(network.bind(jobs, normaliser), seen)
+    jobs, observed = perturbed(network.layout.size), observations()
+    actions = acted(network.bind(jobs, normaliser), observed)
     for row, flat in enumerate(jobs.stacked()):
-        outputs = by_the_formula(network, flat, seen[:, row], normaliser).astype(np.float32)
+        outputs = by_the_formula(network, flat, observed[:, row], normaliser).astype(np.float32)
         np.testing.assert_allclose(actions[:, row], network.head.actions(outputs), atol=1e-5)
     assert len(np.unique(actions)) > 1
 
@@ -109,8 +109,8 @@ def test_lstm_gates_computed_in_place_equal_the_cell() -> None:
     rng = np.random.default_rng(0)
     z, c = (rng.normal(0, 4, (5, 3, width)).astype(np.float32) for width in (28, 7))
     expected = lstm_gates(NumPyOps(), z, c)
-    for found, wanted in zip(InPlaceGates(7).gates(z.copy(), c), expected, strict=True):
-        np.testing.assert_allclose(found, wanted, atol=1e-6)
+    for result, wanted in zip(InPlaceGates(7).gates(z.copy(), c), expected, strict=True):
+        np.testing.assert_allclose(result, wanted, atol=1e-6)
 
 
 def test_initial_parameters() -> None:  # T11, T9
@@ -126,45 +126,45 @@ def test_initial_parameters() -> None:  # T11, T9
 @pytest.mark.parametrize("normaliser", [None, NORMALISER], ids=["raw", "normalised"])
 def test_parallel_episodes_equal_sequential_ones(normaliser: Normaliser | None) -> None:
     """Row job * 3 + episode has the job's parameters and its own memory."""
-    network, seen = headed("box", (8, 4)), observations(3 * ROWS)
+    network, observed = headed("box", (8, 4)), observations(3 * ROWS)
     actor = network.bind(perturbed(network.layout.size), normaliser)
-    together = acted(actor.with_episodes(3), seen)  # type: ignore[attr-defined]
+    together = acted(actor.with_episodes(3), observed)  # type: ignore[attr-defined]
     for episode in range(3):
-        apart = acted(network.bind(perturbed(network.layout.size), normaliser), seen[:, episode::3])
+        apart = acted(network.bind(perturbed(network.layout.size), normaliser), observed[:, episode::3])
         np.testing.assert_allclose(together[:, episode::3], apart, atol=1e-6)
 
 
 def test_restart_resets_the_memory_of_one_row() -> None:
-    network, seen = headed("box", (8,)), observations(3 * ROWS)
+    network, observed = headed("box", (8,)), observations(3 * ROWS)
     actor = network.bind(perturbed(network.layout.size), None)
     acted(actor, observations())
     wide = actor.with_episodes(3)  # type: ignore[attr-defined]
-    first = acted(wide, seen)
+    first = acted(wide, observed)
     wide.restart(7)
-    second = acted(wide, seen)
+    second = acted(wide, observed)
     assert second[:, 7].tobytes() == first[:, 7].tobytes()
     assert (second[:, [6, 8]] != first[:, [6, 8]]).any(axis=(0, 2)).all()
 
 
 def test_job_with_several_episodes_does_not_depend_on_other_rows() -> None:
-    network, seen = headed("box", (17,)), observations(4 * ROWS)
+    network, observed = headed("box", (17,)), observations(4 * ROWS)
     whole = perturbed(network.layout.size)
-    together = acted(network.bind(whole, None).with_episodes(4), seen)  # type: ignore[attr-defined]
+    together = acted(network.bind(whole, None).with_episodes(4), observed)  # type: ignore[attr-defined]
     part = population(whole.centres[0], whole.directions, whole.rows[2:3], whole.scales[2:3])
-    single = acted(network.bind(part, None).with_episodes(4), seen[:, 8:12])  # type: ignore[attr-defined]
+    single = acted(network.bind(part, None).with_episodes(4), observed[:, 8:12])  # type: ignore[attr-defined]
     assert single.tobytes() == together[:, 8:12].tobytes()
     kept = network.bind(whole, None).with_episodes(4)  # type: ignore[attr-defined]
-    begun = acted(kept, seen[:2])
+    started = acted(kept, observed[:2])
     kept.keep(np.arange(8, 12))
-    rest = acted(kept, seen[2:, 8:12])
-    assert np.concatenate([begun[:, 8:12], rest]).tobytes() == together[:, 8:12].tobytes()
+    rest = acted(kept, observed[2:, 8:12])
+    assert np.concatenate([started[:, 8:12], rest]).tobytes() == together[:, 8:12].tobytes()
 
 
 def test_acting_does_not_change_observations() -> None:
-    network, seen = headed("box", (8,)), observations()
-    before = seen.copy()
-    acted(network.bind(perturbed(network.layout.size), NORMALISER), seen)
-    assert np.array_equal(seen, before)
+    network, observed = headed("box", (8,)), observations()
+    before = observed.copy()
+    acted(network.bind(perturbed(network.layout.size), NORMALISER), observed)
+    assert np.array_equal(observed, before)
 
 
 @pytest.mark.tensorflow
@@ -173,26 +173,26 @@ def test_acting_does_not_change_observations() -> None:
 @pytest.mark.parametrize("head", HEADS)
 def test_tensorflow_equals_numpy(head: str, hidden: tuple[int, ...], normaliser: Normaliser | None) -> None:
     ours, theirs = headed(head, hidden, "tensorflow"), headed(head, hidden)
-    actor, expected = (each.bind(perturbed(each.layout.size), normaliser) for each in (ours, theirs))
+    actor, expected = (item.bind(perturbed(item.layout.size), normaliser) for item in (ours, theirs))
     assert not isinstance(actor, LSTMActor)
-    seen = observations(steps=6)
-    np.testing.assert_allclose(acted(actor, seen[:2]), acted(expected, seen[:2]), atol=1e-5)
-    for each in (actor, expected):
-        each.keep(np.array([0, 2, 5]))
-        each.restart(1)
-    np.testing.assert_allclose(acted(actor, seen[2:, :3]), acted(expected, seen[2:, :3]), atol=1e-5)
+    observed = observations(steps=6)
+    np.testing.assert_allclose(acted(actor, observed[:2]), acted(expected, observed[:2]), atol=1e-5)
+    for item in (actor, expected):
+        item.keep(np.array([0, 2, 5]))
+        item.restart(1)
+    np.testing.assert_allclose(acted(actor, observed[2:, :3]), acted(expected, observed[2:, :3]), atol=1e-5)
 
 
 @pytest.mark.tensorflow
 def test_restarted_tensorflow_row_forgets_nan() -> None:
     network = headed("box", (4,), "tensorflow")
-    actor, seen = network.bind(perturbed(network.layout.size), None), observations()
-    first = acted(actor, seen)
-    bad = seen[0].copy()
+    actor, observed = network.bind(perturbed(network.layout.size), None), observations()
+    first = acted(actor, observed)
+    bad = observed[0].copy()
     bad[2] = np.nan
     actor.act(bad)
     actor.restart(2)
-    assert acted(actor, seen)[:, 2].tobytes() == first[:, 2].tobytes()
+    assert acted(actor, observed)[:, 2].tobytes() == first[:, 2].tobytes()
 
 
 @pytest.mark.tensorflow
@@ -204,20 +204,20 @@ def test_exported_lstm_equals_numpy(head: str, normaliser: Normaliser | None, tm
 
     from hpc_es.policies.networks import keras_models
 
-    network, seen = headed(head, (7, 3)), observations(steps=STEPS + 1)
+    network, observed = headed(head, (7, 3)), observations(steps=STEPS + 1)
     theta = np.random.default_rng(7).standard_normal(network.layout.size).astype(np.float32)
     keras_models.lstm_model(network, theta, normaliser).save(tmp_path / "policy.keras")
     model = keras.models.load_model(tmp_path / "policy.keras")
     memory = [np.zeros((ROWS, units), np.float32) for units in (7, 7, 3, 3)]
-    by_row = np.ascontiguousarray(seen.transpose(1, 0, 2))
+    by_row = np.ascontiguousarray(observed.transpose(1, 0, 2))
     first, *memory = map(np.asarray, model([by_row[:, :STEPS], *memory]))
     last, *_ = map(np.asarray, model([by_row[:, STEPS:], *memory]))
-    found = np.concatenate([first, last], axis=1).transpose(1, 0, 2)
-    expected = acted(network.bind(alone(theta, ROWS), normaliser), seen)
+    result = np.concatenate([first, last], axis=1).transpose(1, 0, 2)
+    expected = acted(network.bind(alone(theta, ROWS), normaliser), observed)
     if head == "discrete":
-        assert (found.argmax(axis=2) + 4).tolist() == expected.tolist()
+        assert (result.argmax(axis=2) + 4).tolist() == expected.tolist()
     else:
-        np.testing.assert_allclose(found, expected, atol=1e-5)
+        np.testing.assert_allclose(result, expected, atol=1e-5)
     assert len(np.unique(expected)) > 1
 
 

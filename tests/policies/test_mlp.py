@@ -63,9 +63,9 @@ def test_parameter_counts(widths: tuple[int, ...], bins: int | None, size: int) 
     ],
 )
 def test_activations(name: str, x: float, y: float) -> None:
-    found = ACTIVATIONS[name](np.full((2, 1, 3), x, np.float32))
-    np.testing.assert_allclose(found, np.full((2, 1, 3), y), rtol=1e-6)
-    assert found.dtype == np.float32
+    result = ACTIVATIONS[name](np.full((2, 1, 3), x, np.float32))
+    np.testing.assert_allclose(result, np.full((2, 1, 3), y), rtol=1e-6)
+    assert result.dtype == np.float32
 
 
 def test_parameters_are_ordered_by_layer() -> None:
@@ -94,10 +94,10 @@ def test_without_hidden_layers_and_bias_the_policy_is_a_matrix() -> None:
     theta = np.array([0.5, 0.125, -0.25, 0.25], np.float32)
     assert (network.layout.size, network.initial(np.random.default_rng(0)).shape) == (4, (4,))
     jobs = population(theta, np.ones((1, 4), np.float32), np.zeros(2, np.intp), np.array([0, 0.25], np.float32))
-    actor, seen = network.bind(jobs, None), np.array([[1, 2], [1, 2]], np.float32)
-    assert actor.act(seen).tolist() == [[0, 0.625], [0.75, 1]]
+    actor, observed = network.bind(jobs, None), np.array([[1, 2], [1, 2]], np.float32)
+    assert actor.act(observed).tolist() == [[0, 0.625], [0.75, 1]]
     actor.keep(np.array([1]))
-    assert actor.act(seen[:1]).tolist() == [[0.75, 1]]
+    assert actor.act(observed[:1]).tolist() == [[0.75, 1]]
 
 
 def test_hidden_layer_without_bias_by_hand() -> None:
@@ -115,15 +115,15 @@ def test_initial_zeros_gives_a_zero_policy() -> None:
 
 def test_initial_zeros_applies_to_the_last_layer() -> None:
     """If all were zeros, theta + noise and theta - noise would act alike, because tanh is odd."""
-    begun = policy(3, 2, (4,), initial="zeros", bias=False)
-    theta = begun.initial(np.random.default_rng(0))
+    started = policy(3, 2, (4,), initial="zeros", bias=False)
+    theta = started.initial(np.random.default_rng(0))
     weights, rest = theta[: 3 * 4].reshape(3, 4), theta[3 * 4 :]
     np.testing.assert_allclose(np.linalg.norm(weights, axis=0), 1, rtol=1e-6)
     assert rest.tolist() == [0] * (4 * 2)
-    noise, seen = np.full(theta.size, 0.1, np.float32), np.array([[1, 2, 3]], np.float32)
-    up, down = (begun.bind(alone(theta + sign * noise), None).act(seen) for sign in (1, -1))
+    noise, observed = np.full(theta.size, 0.1, np.float32), np.array([[1, 2, 3]], np.float32)
+    up, down = (started.bind(alone(theta + sign * noise), None).act(observed) for sign in (1, -1))
     assert not np.allclose(up, down)
-    up, down = (begun.bind(alone(sign * noise), None).act(seen) for sign in (1, -1))
+    up, down = (started.bind(alone(sign * noise), None).act(observed) for sign in (1, -1))
     assert np.array_equal(up, down)
 
 
@@ -242,9 +242,9 @@ def test_actor_equals_the_formula_of_the_layers(activation: str, bias: bool) -> 
     """Up to one float32 rounding, since biases are added within the product."""
     network = policy(7, 3, (16, 16), activation=activation, bias=bias)
     parameters = perturbed(network.initial(np.random.default_rng(0)) * 3, 6)
-    seen = np.random.default_rng(1).standard_normal((6, 7)).astype(np.float32)
+    observed = np.random.default_rng(1).standard_normal((6, 7)).astype(np.float32)
     layers = list(network.layers.layers(parameters.stacked()))
-    outputs, features = dense(np.matmul, ACTIVATIONS[activation], layers, seen[:, np.newaxis])
+    outputs, features = dense(np.matmul, ACTIVATIONS[activation], layers, observed[:, np.newaxis])
     assert (outputs.shape, features.shape) == ((6, 1, 3), (6, 1, 16))
-    np.testing.assert_allclose(network.bind(parameters, None).act(seen), np.clip(outputs[:, 0], -1, 1), atol=1e-6)
+    np.testing.assert_allclose(network.bind(parameters, None).act(observed), np.clip(outputs[:, 0], -1, 1), atol=1e-6)
     assert np.abs(outputs).min() < 1

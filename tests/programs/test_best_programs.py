@@ -12,18 +12,18 @@ from hpc_es.programs.best_programs import UniquePriorityQueue
 
 
 def rows(*jobs: tuple[float, bool]) -> Rows:
-    made = np.zeros(len(jobs), row_dtype((CORRECT,)))
-    made["return_"], made["correct"] = [reward for reward, _ in jobs], [correct for _, correct in jobs]
-    return made
+    created = np.zeros(len(jobs), row_dtype((CORRECT,)))
+    created["return_"], created["correct"] = [reward for reward, _ in jobs], [correct for _, correct in jobs]
+    return created
 
 
 def names(*programs: str) -> Callable[[int], str]:
     return programs.__getitem__
 
 
-def updated(found: Arrays, some: Rows, program: Callable[[int], str]) -> dict[str, Array]:
-    """After some more programs, whose fitness is the return."""
-    return best_programs.update(found, some, some["return_"], program)
+def updated(result: Arrays, some: Rows, program: Callable[[int], str]) -> dict[str, Array]:
+    """The state after more programs, whose fitness is the return."""
+    return best_programs.update(result, some, some["return_"], program)
 
 
 def test_state_without_programs_has_no_best_program() -> None:

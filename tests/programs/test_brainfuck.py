@@ -18,7 +18,7 @@ Inputs = list[int]
 
 
 def both(code: str, inputs: Inputs, **options: Any) -> Result:
-    """What the reference gives, which is what the compiled one gives."""
+    """The result of the reference, after comparing the compiled interpreter with it."""
     expected = evaluate(code, inputs, **options)
     assert execute([code], [inputs], **options) == [[expected]]
     return expected
@@ -104,12 +104,14 @@ def watched(programs: list[str], inputs: Inputs, base: int, watches: bool, max_s
     operations, lengths = pack_programs(programs)
     memory, output = np.empty(max_steps + 1, np.int64), np.empty(max_steps, np.int64)
     partner, opened = np.empty((2, operations.shape[1]), np.int64)
-    seen, given_ = np.empty(max_steps + 1 if watches else 0, np.int64), np.array(inputs, np.int64)
-    found = []
+    observed, options_ = np.empty(max_steps + 1 if watches else 0, np.int64), np.array(inputs, np.int64)
+    actual = []
     for code, length in zip(operations, lengths, strict=True):
         pair(code, length, partner, opened)
-        found.append(run(code, length, partner, given_, 0, len(inputs), base, max_steps, memory, output, seen)[:2])
-    return [list(map(int, each)) for each in found]
+        actual.append(
+            run(code, length, partner, options_, 0, len(inputs), base, max_steps, memory, output, observed)[:2]
+        )
+    return [list(map(int, item)) for item in actual]
 
 
 @pytest.mark.parametrize("code", ["+[]", "+[-+]", "+[>+]", "-[.,-]", "+[<[>]+]", "+>+[>>++[<]>[>]<-]", "+[[>]+[<]>]+"])
@@ -135,10 +137,10 @@ def test_only_endless_loops_are_detected(seed: int, base: int, length: int) -> N
     rng = random.Random(seed)
     programs = ["".join(rng.choices(CHARACTERS + "[],", k=length)) for _ in range(50_000)]
     inputs = [rng.randrange(1, base) for _ in range(60)]
-    expected, found = watched(programs, inputs, base, False), watched(programs, inputs, base, True)
-    assert [status for status, _ in found] == [status for status, _ in expected]
+    expected, actual = watched(programs, inputs, base, False), watched(programs, inputs, base, True)
+    assert [status for status, _ in actual] == [status for status, _ in expected]
     ended = [number for number, (status, _) in enumerate(expected) if status == Status.SUCCESS]
-    assert [found[number] for number in ended] == [expected[number] for number in ended]
+    assert [actual[number] for number in ended] == [expected[number] for number in ended]
     assert sum(expected[number][1] > 3 * FIRST_SNAPSHOT for number in ended) > 500  # these could be taken for endless
-    left = sum(steps < 5000 for status, steps in found if status == Status.STEP_LIMIT)
+    left = sum(steps < 5000 for status, steps in actual if status == Status.STEP_LIMIT)
     assert left > 0.9 * (len(programs) - len(ended)) > 1000

@@ -52,7 +52,7 @@ def padded(code: str) -> str:
 
 @pytest.mark.parametrize(("name", "digest"), list(FINGERPRINTS.items()))
 def test_cases_have_the_published_fingerprints(name: str, digest: str) -> None:
-    cases = [[list(given), list(wanted)] for given, wanted in make_task(name).cases]
+    cases = [[list(options), list(wanted)] for options, wanted in make_task(name).cases]
     assert hashlib.sha256(json.dumps(cases, separators=(",", ":")).encode()).hexdigest()[:12] == digest
 
 
@@ -72,16 +72,16 @@ def test_tasks_have_the_expected_number_of_cases(name: str, first: int) -> None:
 
 
 def test_circle_routes_lead_back_to_their_start() -> None:
-    for given, wanted in make_task("circle-route").cases:
-        closed = given.count(1) == given.count(3) and given.count(2) == given.count(4)
+    for options, wanted in make_task("circle-route").cases:
+        closed = options.count(1) == options.count(3) and options.count(2) == options.count(4)
         assert wanted == (int(closed),)
 
 
 def test_dedup_and_remove_target_char_by_hand() -> None:
-    for given, wanted in make_task("dedup").cases:
-        assert wanted == (*dict.fromkeys(given[:-1]), 0)  # each number stands in one run
-    for given, wanted in make_task("remove-target-char").cases:
-        assert wanted == (*(value for value in given[1:-1] if value != given[0]), 0)
+    for options, wanted in make_task("dedup").cases:
+        assert wanted == (*dict.fromkeys(options[:-1]), 0)  # each number stands in one run
+    for options, wanted in make_task("remove-target-char").cases:
+        assert wanted == (*(value for value in options[1:-1] if value != options[0]), 0)
 
 
 def test_all_tasks_of_the_paper_exist() -> None:
@@ -137,9 +137,9 @@ def test_compiled_score_equals_the_reference(name: str, simplify: bool, reward: 
     task = make_task(name, do_code_simplification=simplify, max_steps=300, reward=f"absolute_{reward}_reward")
     programs = ["".join(rng.choices(CHARACTERS, k=rng.randrange(101))) for _ in range(300)]
     programs += [padded(HELLO), ",[>,]+[,<.]", ""]
-    found, correct = task.score_many(programs)
+    result, correct = task.score_many(programs)
     expected = [task.score(program) for program in programs]
-    assert found.tolist() == [score.reward for score in expected]
+    assert result.tolist() == [score.reward for score in expected]
     assert correct.tolist() == [score.correct for score in expected]
     assert correct.any() == (name in ("reverse", "print-hello"))
 
@@ -172,10 +172,13 @@ def test_fewer_or_more_cases_come_from_the_same_stream(name: str) -> None:
 def test_inputs_have_the_configured_lengths() -> None:
     for name in ("reverse", "remove-char"):
         cases = make_task(name, chosen={"min_length": 8, "max_length": 9}).cases
-        assert {len(given) for given, _ in cases} == {8, 9}
-    assert {len(given) for given, _ in make_task("echo", chosen={"max_length": 2}).cases} == {2, 3}  # a 0 behind them
-    assert {len(given) for given, _ in make_task("sort3", chosen={"max_length": 5}).cases} == {5}
-    assert max(len(given) for given, _ in make_task("circle-route", chosen={"max_length": 4}).cases) == 5
+        assert {len(options) for options, _ in cases} == {8, 9}
+    assert {len(options) for options, _ in make_task("echo", chosen={"max_length": 2}).cases} == {
+        2,
+        3,
+    }  # a 0 behind them
+    assert {len(options) for options, _ in make_task("sort3", chosen={"max_length": 5}).cases} == {5}
+    assert max(len(options) for options, _ in make_task("circle-route", chosen={"max_length": 4}).cases) == 5
 
 
 def test_additional_sums_are_drawn() -> None:

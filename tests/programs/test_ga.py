@@ -48,18 +48,18 @@ def algorithm(problem: Letters, seed: int = 1, **settings: Any) -> ga.GeneticAlg
 
 def test_fitness_of_a_program_is_its_reward_not_the_return() -> None:
     """All returns are 0."""
-    made = algorithm(Letters(3, lambda program: 0.0))
-    state = made.initial()
+    created = algorithm(Letters(3, lambda program: 0.0))
+    state = created.initial()
     rows = np.zeros(int(state.shared["count"]), ROW)
     fitness = np.arange(len(rows)) / 10
-    _, metrics = made.tell(state, Results(rows, [], [], fitness=fitness))
+    _, metrics = created.tell(state, Results(rows, [], [], fitness=fitness))
     assert metrics["population_reward_max"] == metrics["best_reward"] == fitness.max() > 0
 
 
-def generation(made: ga.GeneticAlgorithm, state: State) -> tuple[State, Any]:
-    outcomes = [made.evaluate(state, chunk, nothing) for chunk in made.ask(state, 0, NO_ROWS, NO_FITNESS)]
+def generation(created: ga.GeneticAlgorithm, state: State) -> tuple[State, Any]:
+    outcomes = [created.evaluate(state, chunk, nothing) for chunk in created.ask(state, 0, NO_ROWS, NO_FITNESS)]
     rows = np.concatenate([NO_ROWS, *(outcome.rows for outcome in outcomes)])
-    return made.tell(state, Results(rows, [], [], fitness=rows["return_"]))
+    return created.tell(state, Results(rows, [], [], fitness=rows["return_"]))
 
 
 def share_of_b(program: str) -> float:
@@ -67,21 +67,21 @@ def share_of_b(program: str) -> float:
 
 
 def test_generation_0_executes_each_random_program_once() -> None:
-    made = algorithm(Letters(2, share_of_b))  # four programs, so ten have duplicates
-    state = made.initial()
+    created = algorithm(Letters(2, share_of_b))  # four programs, so ten have duplicates
+    state = created.initial()
     assert int(state.master["children_count"]) == 10
-    generation(made, state)
-    assert sorted(made.problem.executed) == ["aa", "ab", "ba", "bb"]
+    generation(created, state)
+    assert sorted(created.problem.executed) == ["aa", "ab", "ba", "bb"]
 
 
 def test_hall_of_fame_has_the_best_programs_once_and_joins_the_population() -> None:
     task = Letters(6, share_of_b)
-    made = algorithm(task, crossover_rate=0.9, mutation_rate=0.2)
-    state, _ = generation(made, made.initial())
+    created = algorithm(task, crossover_rate=0.9, mutation_rate=0.2)
+    state, _ = generation(created, created.initial())
     assert int(state.master["parents_count"]) == 10  # at first without the hall of fame
     for _ in range(5):
         assert int(state.master["children_count"]) == 8
-        state, metrics = generation(made, state)
+        state, metrics = generation(created, state)
         best = sorted(set(task.executed), key=share_of_b)[-2:]
         kept = ["".join("ab"[gene] for gene in row) for row in state.master["best"]]
         assert sorted(map(share_of_b, kept)) == [share_of_b(program) for program in best]
@@ -93,49 +93,49 @@ def test_hall_of_fame_has_the_best_programs_once_and_joins_the_population() -> N
 
 def test_programs_of_the_last_population_are_not_executed_again() -> None:
     task = Letters(4, share_of_b)
-    made = algorithm(task, crossover_rate=0.5, mutation_rate=0.1)
-    state = made.initial()
+    created = algorithm(task, crossover_rate=0.5, mutation_rate=0.1)
+    state = created.initial()
     for _ in range(6):
         known = {
             "".join("ab"[gene] for gene in row) for row in state.master["parents"][: state.master["parents_count"]]
         }
         task.executed.clear()
-        state, _ = generation(made, state)
+        state, _ = generation(created, state)
         assert len(set(task.executed)) == len(task.executed)
         assert not known & set(task.executed)
 
 
 def test_copies_get_the_known_rewards() -> None:
     """Without crossover and mutation all programs are copies; the mean reward is that of the copies."""
-    made = algorithm(Letters(6, share_of_b), crossover_rate=0.0, mutation_rate=0.0)
-    state, _ = generation(made, made.initial())
-    assert made.ask(state, 0, NO_ROWS, NO_FITNESS) == []
-    state, metrics = generation(made, state)
+    created = algorithm(Letters(6, share_of_b), crossover_rate=0.0, mutation_rate=0.0)
+    state, _ = generation(created, created.initial())
+    assert created.ask(state, 0, NO_ROWS, NO_FITNESS) == []
+    state, metrics = generation(created, state)
     parents = state.master["parents"][:10]
     assert metrics["population_reward_mean"] == pytest.approx((parents == 1).mean())
-    assert int(state.master["executed"]) == len(set(made.problem.executed))
+    assert int(state.master["executed"]) == len(set(created.problem.executed))
 
 
 def test_ga_improves_the_reward() -> None:
     """Twelve letters, all solved by roulette selection and the hall of fame; the best never gets worse."""
-    made = algorithm(Letters(12, share_of_b), population_size=30, crossover_rate=0.9, mutation_rate=0.05)
-    state, best = made.initial(), [0.0]
-    while made.finished(state) is None:
-        state, metrics = generation(made, state)
+    created = algorithm(Letters(12, share_of_b), population_size=30, crossover_rate=0.9, mutation_rate=0.05)
+    state, best = created.initial(), [0.0]
+    while created.finished(state) is None:
+        state, metrics = generation(created, state)
         best.append(metrics["best_reward"])
         assert state.generation < 60
     assert best == sorted(best) and best[1] < 1.0
-    summary = made.summary(state)
+    summary = created.summary(state)
     assert (summary["success"], summary["code_solution"], summary["best_reward"]) == (True, "b" * 12, 1.0)
-    assert summary["npe"] == made.problem.executed.index("b" * 12) + 1
+    assert summary["npe"] == created.problem.executed.index("b" * 12) + 1
     assert summary["original_npe"] == (state.generation - 1) * 30
 
 
 def test_success_ends_the_search_only_if_configured() -> None:
-    made = algorithm(Letters(2, share_of_b), stop_on_success=False)
-    state, metrics = generation(made, made.initial())
+    created = algorithm(Letters(2, share_of_b), stop_on_success=False)
+    state, metrics = generation(created, created.initial())
     assert metrics["solved"] == 1.0
-    assert made.finished(state) is None
+    assert created.finished(state) is None
 
 
 @pytest.mark.parametrize(
@@ -153,26 +153,26 @@ def test_success_ends_the_search_only_if_configured() -> None:
 )
 def test_search_ends_if_no_new_program_is_possible(length: int, settings: dict[str, Any], why: str) -> None:
     """A longer search would only execute programs again that had been lost."""
-    made = algorithm(Letters(length, lambda program: 0.5), **settings)
-    state = made.initial()
-    while (reason := made.finished(state)) is None:
-        state, _ = generation(made, state)
+    created = algorithm(Letters(length, lambda program: 0.5), **settings)
+    state = created.initial()
+    while (reason := created.finished(state)) is None:
+        state, _ = generation(created, state)
         assert state.generation < 200
     assert reason.startswith("no new programs: ") and why in reason
-    known = set(made.problem.executed)
+    known = set(created.problem.executed)
     for _ in range(20):
-        state, _ = generation(made, state)
-    assert set(made.problem.executed) == known
+        state, _ = generation(created, state)
+    assert set(created.problem.executed) == known
 
 
 def test_search_continues_if_a_new_program_is_possible() -> None:
     """The mutation rate is 0.02: most pairs of children are copies, and new programs come later."""
-    made = algorithm(Letters(6, lambda program: 0.5), population_size=4, mutation_rate=0.02, crossover_rate=0.0)
-    state, fresh = made.initial(), []
+    created = algorithm(Letters(6, lambda program: 0.5), population_size=4, mutation_rate=0.02, crossover_rate=0.0)
+    state, fresh = created.initial(), []
     for _ in range(200):
-        assert made.finished(state) is None
+        assert created.finished(state) is None
         fresh.append(int(state.shared["count"]))
-        state, _ = generation(made, state)
+        state, _ = generation(created, state)
     assert 0 in fresh and any(fresh[fresh.index(0) :])
 
 
@@ -200,7 +200,7 @@ def text(genome: bytes) -> str:
 
 
 def compiled(parent: bytes, changes: list[Mutation]) -> bytes:
-    """`mutate`, as Numba does it."""
+    """The result of `mutate_all`, with the interface of `mutate`."""
     table = np.frombuffer(parent, np.uint8).reshape(1, -1).copy()
     places, kinds, fresh, flags = (np.array(column) for column in zip(*changes, strict=True))
     mutate_all(table, np.zeros(len(places), np.int64), places, kinds, fresh.astype(np.uint8), flags)
@@ -209,7 +209,7 @@ def compiled(parent: bytes, changes: list[Mutation]) -> bytes:
 
 @pytest.mark.parametrize("changed", [mutate, compiled])
 @pytest.mark.parametrize(
-    ("place", "kind", "flag", "expected"),
+    ("position", "kind", "flag", "expected"),
     [
         (2, 0.1, True, "01923"),  # inserted before place 2, the last is pushed out
         (2, 0.1, False, "19234"),  # inserted, the first is pushed out
@@ -227,8 +227,8 @@ def compiled(parent: bytes, changes: list[Mutation]) -> bytes:
         (2, 0.75, True, "01934"),
     ],
 )
-def test_single_mutation_by_hand(changed: Any, place: int, kind: float, flag: bool, expected: str) -> None:
-    assert text(changed(genome("01234"), [(place, kind, 9, flag)])) == expected
+def test_single_mutation_by_hand(changed: Any, position: int, kind: float, flag: bool, expected: str) -> None:
+    assert text(changed(genome("01234"), [(position, kind, 9, flag)])) == expected
 
 
 @pytest.mark.parametrize("changed", [mutate, compiled])
@@ -276,8 +276,8 @@ def test_kinds_of_mutation_are_equally_frequent() -> None:
     places = Counter[int]()
     for kind, flag in zip(rng.random(count).tolist(), (rng.random(count) < 0.5).tolist(), strict=True):
         places[mutate(genome("000"), [(1, kind, 9, flag)]).find(9)] += 1
-    for place, share in {1: 3 / 8, 0: 2 / 8, 2: 1 / 8, -1: 2 / 8}.items():
-        assert abs(places[place] - share * count) < 5 * (count * share * (1 - share)) ** 0.5
+    for position, share in {1: 3 / 8, 0: 2 / 8, 2: 1 / 8, -1: 2 / 8}.items():
+        assert abs(places[position] - share * count) < 5 * (count * share * (1 - share)) ** 0.5
 
 
 def test_crossover_swaps_the_tails() -> None:
@@ -318,8 +318,8 @@ def test_roulette_selects_in_proportion_to_fitness() -> None:
     ],
 )
 def test_closure_under_crossover_is_detected(genomes: str, closed: bool) -> None:
-    some = [genome(each) for each in genomes.split()]
+    some = [genome(item) for item in genomes.split()]
     assert is_closed(some) is closed
     places = range(len(some[0]) if some else 0)
-    every = {one[:place] + other[place:] for one in some for other in some for place in places}
+    every = {one[:position] + other[position:] for one in some for other in some for position in places}
     assert (every <= set(some)) is closed

@@ -17,7 +17,7 @@ def program(text: str, reward: float = 1.0) -> dict[str, Any]:
 
 
 def texts(directory: Path) -> list[str]:
-    return [found["program"] for found in read_programs(directory)]
+    return [result["program"] for result in read_programs(directory)]
 
 
 def test_log_lists_each_program_once_and_is_created_with_the_first(tmp_path: Path) -> None:
@@ -54,10 +54,10 @@ def test_incomplete_line_of_a_killed_run_is_ignored(tmp_path: Path) -> None:
 
 
 def test_missing_log_is_reported_and_later_lengths_are_correct(tmp_path: Path) -> None:
-    told: list[str] = []
-    log = ProgramsLog(tmp_path, told.append)
+    lines: list[str] = []
+    log = ProgramsLog(tmp_path, lines.append)
     log.cut({NAME: 50})
-    assert "is missing: the correct programs found before this resume are lost" in told[0]
+    assert "is missing: the correct programs found before this resume are lost" in lines[0]
     assert (log.lengths(), texts(tmp_path)) == ({NAME: 50}, [])
 
 
@@ -80,11 +80,11 @@ def test_full_log_accepts_only_better_programs_also_after_a_resume(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log_module, "MAX_PROGRAMS", 2)
-    told: list[str] = []
-    log = ProgramsLog(tmp_path, told.append)
+    lines: list[str] = []
+    log = ProgramsLog(tmp_path, lines.append)
     log.write([program("a", 0.5), program("b", 0.7), program("c", 0.6), program("d", 0.8)])
-    assert [text.split(" has ")[1] for text in told] == ["2 programs: from now on, only better ones are added"]
-    again = ProgramsLog(tmp_path, told.append)
+    assert [text.split(" has ")[1] for text in lines] == ["2 programs: from now on, only better ones are added"]
+    again = ProgramsLog(tmp_path, lines.append)
     again.cut(log.lengths())
     again.write([program("e", 0.8), program("f", 0.9)])
     assert texts(tmp_path) == ["a", "b", "d", "f"]

@@ -42,12 +42,12 @@ def row(
 
 def run(directory: Path, *rows: dict[str, Any]) -> Path:
     (directory / "results").mkdir(parents=True)
-    (directory / "results" / "0-of-1.jsonl").write_text("".join(json.dumps(each) + "\n" for each in rows))
+    (directory / "results" / "0-of-1.jsonl").write_text("".join(json.dumps(item) + "\n" for item in rows))
     return directory
 
 
 @pytest.fixture
-def made(tmp_path: Path) -> Path:
+def created(tmp_path: Path) -> Path:
     """Two algorithms and three tasks; one pair was never run, one is not complete."""
     run(tmp_path / "a", row(0, True, 100), row(1, False, 1000), row(2, True, 400))
     run(tmp_path / "b", row(0, False, 1000, task="reverse"), row(1, False, 1000, task="reverse"))
@@ -57,9 +57,9 @@ def made(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_table_of_searches_by_hand(made: Path) -> None:
+def test_table_of_searches_by_hand(created: Path) -> None:
     """add by ga: 2 of 3, (100 + 1000 + 400) / 3 = 500; reverse is first, as in the paper; others last."""
-    assert table_module.table_text(table_module.read_table([made])) == (
+    assert table_module.table_text(table_module.read_table([created])) == (
         "task               ga-1K            rand-1K\n"
         "reverse            2* [0.00, 1000]\n"
         "add                3 [0.67, 500]    3 [1.00, 11]\n"
@@ -67,14 +67,14 @@ def test_table_of_searches_by_hand(made: Path) -> None:
         "mean success rate  0.33             0.50\n"
         "* repetitions are missing\n"
     )
-    cell = table_module.read_table([made]).cells["add", "ga-1K"]
+    cell = table_module.read_table([created]).cells["add", "ga-1K"]
     assert (cell.success_npe, cell.missing) == (250.0, 0)
 
 
-def test_table_with_a_limit_by_hand(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_with_a_limit_by_hand(created: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Within 150 programs ga has 1 of 3, at 100: (100 + 150 + 150) / 3 = 133."""
     with pytest.raises(SystemExit, match="0"):
-        cli.main(["program-table", "--npe-limit", "150", str(made)])
+        cli.main(["program-table", "--npe-limit", "150", str(created)])
     assert capsys.readouterr().out == (
         "task               ga-1K           rand-1K\n"
         "reverse            2* [0.00, 150]\n"
@@ -83,11 +83,11 @@ def test_table_with_a_limit_by_hand(made: Path, capsys: pytest.CaptureFixture[st
         "mean success rate  0.17            0.50\n"
         "* repetitions are missing\n"
     )
-    assert "ga-1K (150 NPE)" in table_module.as_csv(table_module.read_table([made], 150))
+    assert "ga-1K (150 NPE)" in table_module.as_csv(table_module.read_table([created], 150))
     with pytest.raises(UserError, match="repetition 1 gave up after 1000 programs"):
-        table_module.read_table([made], 1001)
+        table_module.read_table([created], 1001)
     with pytest.raises(SystemExit, match="2"):
-        cli.main(["program-table", "--npe-limit", "0", str(made)])
+        cli.main(["program-table", "--npe-limit", "0", str(created)])
 
 
 def test_table_has_the_best_rewards(tmp_path: Path) -> None:
@@ -115,8 +115,8 @@ def test_repetitions_with_a_cycle_are_grouped_by_task(tmp_path: Path) -> None:
         table_module.read_table([tmp_path])
 
 
-def test_table_is_written_as_csv(made: Path) -> None:
-    lines = list(csv.reader(table_module.as_csv(table_module.read_table([made])).splitlines()))
+def test_table_is_written_as_csv(created: Path) -> None:
+    lines = list(csv.reader(table_module.as_csv(table_module.read_table([created])).splitlines()))
     assert lines == [
         ["", "ga-1K (1000 NPE)", "", "", "rand-1K (1000 NPE)", "", ""],
         ["task", "reps", "success rate", "mean NPE", "reps", "success rate", "mean NPE"],
@@ -126,18 +126,20 @@ def test_table_is_written_as_csv(made: Path) -> None:
     ]
 
 
-def test_table_has_the_shortest_correct_programs(made: Path) -> None:
+def test_table_has_the_shortest_correct_programs(created: Path) -> None:
     """The best program of ga is not correct, so its first solutions count."""
-    assert table_module.shortest(table_module.read_table([made])) == (
+    assert table_module.shortest(table_module.read_table([created])) == (
         "reverse  none\nadd  +.  (2 characters, by ga-1K)\nzigzag  none\n"
     )
     best = row(0, True, 5, "simpl", task="echo", code_solution="+++.", best_correct=True, best_program=".", seed=1)
-    run(made / "more", best)
-    assert ".  (1 characters, by simpl, R=0.500000)" in table_module.shortest(table_module.read_table([made / "more"]))
+    run(created / "more", best)
+    assert ".  (1 characters, by simpl, R=0.500000)" in table_module.shortest(
+        table_module.read_table([created / "more"])
+    )
 
 
-def test_directories_can_be_listed_individually(made: Path) -> None:
-    assert table_module.read_table([made / "c", made / "a"]).algorithms == ["rand-1K", "ga-1K"]
+def test_directories_can_be_listed_individually(created: Path) -> None:
+    assert table_module.read_table([created / "c", created / "a"]).algorithms == ["rand-1K", "ga-1K"]
 
 
 @pytest.mark.parametrize(
@@ -147,10 +149,10 @@ def test_directories_can_be_listed_individually(made: Path) -> None:
         (row(7, True, 100, budget={"episodes": 2000}), "ga-1K may execute 2000 programs here, and 1000 in another run"),
     ],
 )
-def test_incompatible_runs_are_refused(made: Path, more: dict[str, Any], text: str) -> None:
-    run(made / "z", more)
+def test_incompatible_runs_are_refused(created: Path, more: dict[str, Any], text: str) -> None:
+    run(created / "z", more)
     with pytest.raises(UserError, match=text):
-        table_module.read_table([made])
+        table_module.read_table([created])
 
 
 def test_directories_without_searches_are_refused(tmp_path: Path) -> None:
@@ -163,17 +165,17 @@ def test_directories_without_searches_are_refused(tmp_path: Path) -> None:
         table_module.read_table([run(tmp_path / "es", without)])
 
 
-def test_unfinished_runs_are_left_out_and_reported(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (made / "e").mkdir()
-    (made / "e" / "config.yaml").write_text("name: ga-1K\n")
-    assert cli.run(["program-table", str(made / "a"), str(made / "e")]) == 0
-    assert capsys.readouterr().err == f"not finished yet, and left out: {made / 'e'}\n"
+def test_unfinished_runs_are_left_out_and_reported(created: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (created / "e").mkdir()
+    (created / "e" / "config.yaml").write_text("name: ga-1K\n")
+    assert cli.run(["program-table", str(created / "a"), str(created / "e")]) == 0
+    assert capsys.readouterr().err == f"not finished yet, and left out: {created / 'e'}\n"
     with pytest.raises(UserError, match="e: expected finished searches for programs, found none"):
-        table_module.read_table([made / "e"])
+        table_module.read_table([created / "e"])
 
 
-def test_plot_has_a_field_for_each_cell(made: Path) -> None:
-    table = table_module.read_table([made])
+def test_plot_has_a_field_for_each_cell(created: Path) -> None:
+    table = table_module.read_table([created])
     ax = table_module.figure(table).axes[0]
     texts = {(round(text.get_position()[0]), round(text.get_position()[1])): text.get_text() for text in ax.texts}
     assert texts == {
@@ -198,17 +200,17 @@ def test_numbers_are_abbreviated() -> None:
     ]
 
 
-def test_program_table_prints_the_table(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_program_table_prints_the_table(created: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = [str(tmp_path / "out.csv"), str(tmp_path / "out.png")]
-    assert cli.run(["program-table", str(made), "--csv", files[0], "--picture", files[1]]) == 0
-    shown = capsys.readouterr()
-    assert shown.out == table_module.table_text(table_module.read_table([made]))
-    assert all(f"{file} written" in shown.err for file in files)
+    assert cli.run(["program-table", str(created), "--csv", files[0], "--picture", files[1]]) == 0
+    displayed = capsys.readouterr()
+    assert displayed.out == table_module.table_text(table_module.read_table([created]))
+    assert all(f"{file} written" in displayed.err for file in files)
     assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
-    assert cli.run(["program-table", str(made), "--shortest"]) == 0
+    assert cli.run(["program-table", str(created), "--shortest"]) == 0
     assert capsys.readouterr().out.startswith("reverse  none")
     with pytest.raises(UserError, match=r"expected one of \.png"):
-        cli.run(["program-table", str(made), "--picture", str(tmp_path / "out.gif")])
+        cli.run(["program-table", str(created), "--picture", str(tmp_path / "out.gif")])
 
 
 @pytest.mark.parametrize(
@@ -219,7 +221,7 @@ def test_program_table_prints_the_table(made: Path, tmp_path: Path, capsys: pyte
             "print",
             "+.[-]+ +.-+>+++.+.+.",
             "+.+.+.+.+.",
-        ),  # a blank is no command
+        ),  # a blank is not a command
         ("remove-last", ",>,[[<.[-]>[-<+>]],].", ",>,[<.>>,]."),  # the known program; cells need not be cleared
     ],
 )
@@ -232,16 +234,16 @@ def test_unnecessary_characters_are_removed(name: str, program: str, shortest: s
 
 def test_program_that_memorises_the_cases_is_reported() -> None:
     known = check_program(by_heart("divide-2"), "divide-2")
-    assert known is not None and known.fresh == 94 and known.solved <= 5  # right by luck
+    assert known is not None and known.fresh == 94 and known.solved <= 5  # correct by chance
     assert check_program(",[-[->>+<]>[<]<]>>.", "divide-2") == ProgramCheck(",[-[->>+<]<]>>.", 94, 94)
 
 
 def by_heart(name: str) -> str:
-    """A program for the inputs of the task alone, one number each: it is counted down from one to the next.
+    """A program for the inputs of the task only, one number each: it counts down from one to the next.
 
     Cell 1 has what to write, cell 0 what is left of the input: 0 at the end of the stretch for this input.
     """
-    wanted = {given[0]: output[0] for given, output in TASKS[name].cases(256)}
+    wanted = {inputs[0]: output[0] for inputs, output in TASKS[name].cases(256)}
     text, last, value = ",", 0, 0
     for number in sorted(wanted):
         change = wanted[number] - value
@@ -254,22 +256,22 @@ def test_new_cases_differ_from_those_of_the_task() -> None:
     """Tasks with fixed cases have none; each known program solves the new cases."""
     assert [name for name in ("print", "bool-logic", "fib", "find") if fresh_cases(name)] == []
     for name in ("reverse", "echo", "remove-char", "dedup", "add"):
-        fresh, own = fresh_cases(name), {given for given, _ in TASKS[name].cases(TASKS[name].base)}
-        assert len(fresh) >= 25 and not own & {given for given, _ in fresh}
-    for given, wanted in fresh_cases("reverse"):
-        assert wanted == (*reversed(given), 0)
-    for given, wanted in fresh_cases("echo"):
-        assert wanted == given
+        fresh, own = fresh_cases(name), {inputs for inputs, _ in TASKS[name].cases(TASKS[name].base)}
+        assert len(fresh) >= 25 and not own & {inputs for inputs, _ in fresh}
+    for inputs, wanted in fresh_cases("reverse"):
+        assert wanted == (*reversed(inputs), 0)
+    for inputs, wanted in fresh_cases("echo"):
+        assert wanted == inputs
 
 
-def found() -> Iterator[dict[str, str]]:
+def actual() -> Iterator[dict[str, str]]:
     with (ROOT / "docs/searches.csv").open() as file:
         yield from (line for line in csv.DictReader(file) if line["solved"] == "1")
 
 
 def test_programs_in_the_docs_are_correct() -> None:
     """Executed by the reference interpreter, in full and in their shortest form, with the stated success rates."""
-    lines = list(found())
+    lines = list(actual())
     assert len(lines) >= 8
     for line in lines:
         own = TASKS[line["task"]].cases(TASKS[line["task"]].base)
@@ -282,8 +284,8 @@ def test_programs_in_the_docs_are_correct() -> None:
 
 
 def _is_right(program: str, task: str, case: tuple[tuple[int, ...], tuple[int, ...]]) -> bool:
-    given, wanted = case
-    result = evaluate(program, given, TASKS[task].base)
+    inputs, wanted = case
+    result = evaluate(program, inputs, TASKS[task].base)
     return result.success and tuple(result.output) == wanted
 
 

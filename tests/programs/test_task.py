@@ -28,20 +28,20 @@ def task(**settings: Any) -> programs.Programs:
 def test_program_task_returns_a_row_per_program() -> None:
     """print-hello simplified: 0.935 is the published reward of its solution; five missing numbers give 0.8."""
     polls: list[int] = []
-    made = task(name="print-hello", simplify=True)
-    rows = made.evaluate([HELLO, HELLO[:-1], "+[]"], None, lambda: polls.append(1)).rows
+    created = task(name="print-hello", simplify=True)
+    rows = created.evaluate([HELLO, HELLO[:-1], "+[]"], None, lambda: polls.append(1)).rows
     assert rows["return_"].tolist() == pytest.approx([0.935, 0.8 / 4, -2 / 4])
     assert rows["correct"].tolist() == [True, False, False]
     assert rows["length"].tolist() == [26, 25, 3]
     assert polls
-    assert made.evaluate([], None, nothing).rows.shape == (0,)
+    assert created.evaluate([], None, nothing).rows.shape == (0,)
 
 
 def test_duplicate_programs_are_executed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    made, executed = task(name="print-hello", simplify=True), list[str]()
-    score_many = made.score_many
-    monkeypatch.setattr(made, "score_many", lambda some: (executed.extend(some), score_many(some))[1])
-    rows = made.evaluate([HELLO[:-1], HELLO, HELLO[:-1], HELLO], None, nothing).rows
+    created, executed = task(name="print-hello", simplify=True), list[str]()
+    score_many = created.score_many
+    monkeypatch.setattr(created, "score_many", lambda some: (executed.extend(some), score_many(some))[1])
+    rows = created.evaluate([HELLO[:-1], HELLO, HELLO[:-1], HELLO], None, nothing).rows
     assert executed == [HELLO[:-1], HELLO]
     assert rows["return_"].tolist() == pytest.approx([0.2, 0.935, 0.2, 0.935])
     assert rows["length"].tolist() == [25, 26, 25, 26]
@@ -52,13 +52,13 @@ def test_rows_without_numba_are_identical_with_one_warning(
 ) -> None:
     rng = random.Random(0)
     some = ["".join(rng.choices(CHARACTERS, k=40)) for _ in range(70)]
-    made = task(name="reverse")
-    fast = made.evaluate(some, None, nothing).rows
+    created = task(name="reverse")
+    fast = created.evaluate(some, None, nothing).rows
     monkeypatch.setitem(sys.modules, "hpc_es.programs.compiled", None)
     programs.has_numba.cache_clear()
     try:
         with caplog.at_level(logging.WARNING):
-            assert made.evaluate(some, None, nothing).rows.tobytes() == fast.tobytes()
+            assert created.evaluate(some, None, nothing).rows.tobytes() == fast.tobytes()
         assert [record.getMessage()[:38] for record in caplog.records] == ["programs run about 100 times slower wi"]
     finally:
         programs.has_numba.cache_clear()
@@ -77,9 +77,9 @@ def test_cycle_of_tasks_repeats() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_coding_task_can_be_built(name: str) -> None:
-    made = task(name=name, max_code_length=5)
-    assert (made.name, made.length, made.spaces) == (name, 5, None)
-    assert made.evaluate([",.", ""], None, nothing).rows["length"].tolist() == [2, 0]
+    created = task(name=name, max_code_length=5)
+    assert (created.name, created.length, created.spaces) == (name, 5, None)
+    assert created.evaluate([",.", ""], None, nothing).rows["length"].tolist() == [2, 0]
 
 
 def test_hill_climb_is_scored_by_tokens() -> None:
@@ -143,9 +143,9 @@ def test_every_option_reaches_the_scores() -> None:
         max_length=4,
     ).coding
     assert coding.reward == "absolute_log_distance_reward"
-    assert {len(given) for given, _ in coding.cases} == {4, 5}  # a 0 is behind each
-    found = (coding.correct_bonus, coding.code_length_bonus, coding.failure_reward, coding.require_correct_syntax)
-    assert (*found, coding.max_steps, coding.max_code_length) == (5.0, 7.0, -9.0, True, 11, 13)
+    assert {len(arguments) for arguments, _ in coding.cases} == {4, 5}  # a 0 is behind each
+    result = (coding.correct_bonus, coding.code_length_bonus, coding.failure_reward, coding.require_correct_syntax)
+    assert (*result, coding.max_steps, coding.max_code_length) == (5.0, 7.0, -9.0, True, 11, 13)
 
 
 def test_length_bonus_is_zero_for_the_longest_programs() -> None:
@@ -153,7 +153,7 @@ def test_length_bonus_is_zero_for_the_longest_programs() -> None:
     coding: Any = task(name="print-hello", simplify=True, max_code_length=30).coding
     texts = [HELLO, HELLO.ljust(30, "["), HELLO.ljust(90, "[")]
     assert coding.score_many(texts)[0].tolist() == pytest.approx([(3 + 4 / 30) / 4, 0.75, 0.75])
-    assert coding.score_many(texts)[0].tolist() == [coding.score(each).reward for each in texts]
+    assert coding.score_many(texts)[0].tolist() == [coding.score(item).reward for item in texts]
 
 
 def test_config_of_all_tasks_has_equal_shares_of_the_paper() -> None:

@@ -25,7 +25,7 @@ from tests.helpers.trained import HEADS, NORMALISED, NORMALISER, WIDTH, outputs,
 keras: Any = None
 pytestmark = pytest.mark.tensorflow
 
-SEEN = np.random.default_rng(5).normal(0, 2, (64, WIDTH)).astype(np.float32)
+OBSERVED = np.random.default_rng(5).normal(0, 2, (64, WIDTH)).astype(np.float32)
 ONES = np.ones(2, np.float32)
 INFINITE = "half infinite"
 HALF = Box(np.array([-0.2, -np.inf], np.float32), np.array([np.inf, 0.1], np.float32))
@@ -45,9 +45,9 @@ def policy(head: str, activation: str) -> MLP:
 
 def expected(network: MLP, theta: Float32, normaliser: Normaliser | None) -> Any:
     none = np.empty((0, network.layout.size), np.float32)
-    rows = len(SEEN)
+    rows = len(OBSERVED)
     alone = population(theta, none, np.zeros(rows, np.intp), np.zeros(rows, np.float32))
-    return network.bind(alone, normaliser).act(SEEN)
+    return network.bind(alone, normaliser).act(OBSERVED)
 
 
 @pytest.mark.parametrize("normaliser", [None, NORMALISER], ids=["raw", "normalised"])
@@ -59,14 +59,14 @@ def test_saved_keras_model_equals_numpy(
     network = policy(head, activation)
     theta = np.random.default_rng(4).standard_normal(network.layout.size).astype(np.float32)
     keras_models.mlp_model(network, theta, normaliser).save(tmp_path / "policy.keras")
-    found = np.asarray(keras.models.load_model(tmp_path / "policy.keras")(SEEN))
+    result = np.asarray(keras.models.load_model(tmp_path / "policy.keras")(OBSERVED))
     wanted = expected(network, theta, normaliser)
     assert len(np.unique(wanted)) > 1
     if head == "discrete":
-        assert found.shape == (64, 3)
-        assert (found.argmax(axis=1) + 4).tolist() == wanted.tolist()
+        assert result.shape == (64, 3)
+        assert (result.argmax(axis=1) + 4).tolist() == wanted.tolist()
     else:
-        np.testing.assert_allclose(found, wanted, atol=1e-5)
+        np.testing.assert_allclose(result, wanted, atol=1e-5)
 
 
 def test_exported_linear_policy_ignores_constant_inputs(tmp_path: Path) -> None:
@@ -78,18 +78,18 @@ def test_exported_linear_policy_ignores_constant_inputs(tmp_path: Path) -> None:
     theta = np.random.default_rng(4).standard_normal(network.layout.size).astype(np.float32)
     normaliser = (NORMALISER[0], np.array([1, np.inf, 0.01, 1, 1], np.float32), np.inf)
     keras_models.mlp_model(network, theta, normaliser).save(tmp_path / "policy.keras")
-    found = np.asarray(keras.models.load_model(tmp_path / "policy.keras")(SEEN))
-    np.testing.assert_allclose(found, expected(network, theta, normaliser), rtol=1e-4, atol=1e-4)
-    assert np.abs(found).max() > 50
+    result = np.asarray(keras.models.load_model(tmp_path / "policy.keras")(OBSERVED))
+    np.testing.assert_allclose(result, expected(network, theta, normaliser), rtol=1e-4, atol=1e-4)
+    assert np.abs(result).max() > 50
 
 
-def test_an_exported_policy_squashes_its_actions(tmp_path: Path) -> None:
+def test_exported_policy_squashes_its_actions(tmp_path: Path) -> None:
     network = MLP(Options(hidden_dims=(8,), action_bounds="squash"), Spaces(flat_observations(WIDTH), HEADS["box"][0]))
     theta = np.random.default_rng(4).standard_normal(network.layout.size).astype(np.float32)
     keras_models.mlp_model(network, theta, NORMALISER).save(tmp_path / "policy.keras")
-    found = np.asarray(keras.models.load_model(tmp_path / "policy.keras")(SEEN))
+    result = np.asarray(keras.models.load_model(tmp_path / "policy.keras")(OBSERVED))
     wanted = expected(network, theta, NORMALISER)
-    np.testing.assert_allclose(found, wanted, atol=1e-5)
+    np.testing.assert_allclose(result, wanted, atol=1e-5)
     assert len(np.unique(wanted)) > 100  # clipping would leave few values between the bounds
 
 
@@ -98,8 +98,8 @@ def test_export_loads_without_hpc_es(tmp_path: Path) -> None:
     path, file = run("task.env_id=tests.helpers.toys:Reach-v0", *NORMALISED), tmp_path / "policy.keras"
     assert cli.run(["export", str(path), str(file), "--which", "last"]) == 0
     assert [left.name for left in tmp_path.iterdir()] == ["policy.keras"]
-    seen = np.random.default_rng(2).normal(0, 9, (20, 3)).astype(np.float32)
-    np.save(tmp_path / "seen.npy", seen)
+    observed = np.random.default_rng(2).normal(0, 9, (20, 3)).astype(np.float32)
+    np.save(tmp_path / "seen.npy", observed)
     done = python(
         script("""
         import sys, keras, numpy as np
@@ -109,7 +109,7 @@ def test_export_loads_without_hpc_es(tmp_path: Path) -> None:
         cwd=tmp_path,
     )
     assert done.status == 0, done
-    last, best = (load_policy(path, which)(seen) for which in ("last", "best"))
+    last, best = (load_policy(path, which)(observed) for which in ("last", "best"))
     np.testing.assert_allclose(np.load(tmp_path / "acted.npy"), last, atol=1e-5)
     assert np.abs(last - best).max() > 1e-3
 
@@ -120,7 +120,7 @@ WRAPPERS = """[{gymnasium.wrappers:ReshapeObservation: {shape: [1, 3]}},
 
 
 def model_of(*arguments: object) -> Any:
-    """What `hpc-es export` writes to its second argument."""
+    """The file that `hpc-es export` writes to its second argument."""
     assert cli.run(["export", *map(str, arguments)]) == 0
     return keras.models.load_model(arguments[1])
 
@@ -136,19 +136,19 @@ def test_wrappers_are_layers_of_the_model(kind: str, tmp_path: Path) -> None:
         f"policy={{kind: {kind}, hidden_dims: [4]}}",
         "algorithm.optimizer.learning_rate=0.01",
     )
-    seen = np.random.default_rng(2).uniform(-100, 100, (20, 3)).astype(np.float32)
+    observed = np.random.default_rng(2).uniform(-100, 100, (20, 3)).astype(np.float32)
     policy, inner = load_policy(path, "last"), load_policy(path, "last", env="wrapped")
     model = model_of(path, tmp_path / "policy.keras", "--which", "last")
     wrapped = model_of(path, tmp_path / "wrapped.keras", "--which", "last", "--env", "wrapped")
     memory = [np.zeros((20, 4), np.float32)] * 2
-    found, other = (
-        np.asarray(each(x) if kind == "mlp" else each([x[:, np.newaxis], *memory])[0][:, 0])
-        for each, x in ((model, seen), (wrapped, seen / 100))
+    result, other = (
+        np.asarray(item(x) if kind == "mlp" else item([x[:, np.newaxis], *memory])[0][:, 0])
+        for item, x in ((model, observed), (wrapped, observed / 100))
     )
-    np.testing.assert_allclose(found, policy(seen), rtol=1e-5, atol=1e-4)
-    np.testing.assert_allclose(other, inner(seen / 100), atol=1e-5)
-    np.testing.assert_allclose(found, 10 * (np.clip(other, -1, 1) + 1), rtol=1e-5, atol=1e-4)
-    assert (found >= 0).all() and (found <= 20).all() and ((found > 0.1) & (found < 19.9)).any()
+    np.testing.assert_allclose(result, policy(observed), rtol=1e-5, atol=1e-4)
+    np.testing.assert_allclose(other, inner(observed / 100), atol=1e-5)
+    np.testing.assert_allclose(result, 10 * (np.clip(other, -1, 1) + 1), rtol=1e-5, atol=1e-4)
+    assert (result >= 0).all() and (result <= 20).all() and ((result > 0.1) & (result < 19.9)).any()
 
 
 @pytest.mark.parametrize(
@@ -166,51 +166,51 @@ def test_wrapper_without_a_keras_layer_is_refused(wrapper: str, said: str, tmp_p
     with pytest.raises(SystemExit) as left:
         cli.main(["export", str(path), str(file)])
     assert left.value.code == 2 and said in capsys.readouterr().err and not file.exists()
-    seen = np.ones((1, 7 if "LastStep" in wrapper else 3), np.float32)
+    observed = np.ones((1, 7 if "LastStep" in wrapper else 3), np.float32)
     model = model_of(path, file, "--env", "wrapped")
-    assert int(np.argmax(model(seen))) == load_policy(path, env="wrapped")(seen[0])
+    assert int(np.argmax(model(observed))) == load_policy(path, env="wrapped")(observed[0])
 
 
 def test_run_with_other_wrappers_exports_for_the_wrapped_environment(capsys: Any) -> None:
     path = run("task.wrappers=['hpc_es.tasks.last_step:LastStep']", "report.export_interval=1")
     out = capsys.readouterr().out
     assert out.count("WARNING: policy.keras is for the environment with its wrappers: ") == 1 and "LastStep" in out
-    seen = np.ones((1, 7), np.float32)
+    observed = np.ones((1, 7), np.float32)
     model = keras.models.load_model(path / "policy.keras")
-    assert int(np.argmax(model(seen))) == load_policy(path, "last", env="wrapped")(seen[0])
+    assert int(np.argmax(model(observed))) == load_policy(path, "last", env="wrapped")(observed[0])
 
 
 def test_every_checkpoint_of_a_run_is_exported(tmp_path: Path) -> None:
     reach = ("task.env_id=tests.helpers.toys:Reach-v0", "algorithm.optimizer.learning_rate=0.01")
-    path, seen = run(*reach, "checkpoint.interval=1"), np.ones((1, 3), np.float32)
+    path, observed = run(*reach, "checkpoint.interval=1"), np.ones((1, 3), np.float32)
     assert cli.run(["export", str(path), str(tmp_path / "all"), "--all"]) == 0
     names = [f"checkpoint_{generation:010d}" for generation in range(3)]
     assert sorted(file.name for file in (tmp_path / "all").iterdir()) == ["best.keras", *(f"{n}.keras" for n in names)]
     thetas = [checkpoint.load(path / "checkpoints" / f"{name}.h5").state.theta for name in names]
-    expected = [np.clip(outputs(theta, 4, 2, seen), -1, 1) for theta in thetas]
+    expected = [np.clip(outputs(theta, 4, 2, observed), -1, 1) for theta in thetas]
     assert np.abs(expected[0] - expected[2]).max() > 1e-3
     for name, actions in zip(names, expected, strict=True):
         model = keras.models.load_model(tmp_path / "all" / f"{name}.keras")
-        np.testing.assert_allclose(model(seen), actions, atol=1e-5)
+        np.testing.assert_allclose(model(observed), actions, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["mlp", "lstm"])
 def test_value_head_is_the_last_output(kind: str) -> None:
     """It is a linear function of the input of the output layer: tanh of the hidden layer, or the LSTM's h."""
     network: Any = module("policies", kind)
-    made = network.build(network.Options(hidden_dims=(4,)), Spaces(flat_observations(WIDTH), HEADS["discrete"][0]))
+    created = network.build(network.Options(hidden_dims=(4,)), Spaces(flat_observations(WIDTH), HEADS["discrete"][0]))
     rng = np.random.default_rng(3)
-    theta, value = (rng.standard_normal(n).astype(np.float32) for n in (made.layout.size, 5))
+    theta, value = (rng.standard_normal(n).astype(np.float32) for n in (created.layout.size, 5))
     build, _ = keras_models.MODELS[kind]
-    model = build(made, theta, None, value=value)
+    model = build(created, theta, None, value=value)
     if kind == "mlp":
-        found = np.asarray(model(SEEN)[1])
-        features = np.tanh(SEEN @ theta[: 4 * WIDTH].reshape(WIDTH, 4) + theta[4 * WIDTH : 4 * WIDTH + 4])
+        result = np.asarray(model(OBSERVED)[1])
+        features = np.tanh(OBSERVED @ theta[: 4 * WIDTH].reshape(WIDTH, 4) + theta[4 * WIDTH : 4 * WIDTH + 4])
     else:
-        zeros = np.zeros((len(SEEN), 4), np.float32)
-        _, h, _, values = model([SEEN[:, np.newaxis], zeros, zeros])
-        found, features = np.asarray(values[:, 0]), np.asarray(h)
-    np.testing.assert_allclose(found[:, 0], features @ value[:4] + value[4], atol=1e-5)
+        zeros = np.zeros((len(OBSERVED), 4), np.float32)
+        _, h, _, values = model([OBSERVED[:, np.newaxis], zeros, zeros])
+        result, features = np.asarray(values[:, 0]), np.asarray(h)
+    np.testing.assert_allclose(result[:, 0], features @ value[:4] + value[4], atol=1e-5)
 
 
 def test_missing_value_head_is_reported(tmp_path: Path, capsys: Any) -> None:
@@ -236,8 +236,8 @@ def test_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: Any, caps
 
 
 def test_without_tensorflow_the_extra_is_named(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
-    found = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "tensorflow" else found(name))
+    result = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "tensorflow" else result(name))
     with pytest.raises(SystemExit) as left:
         cli.main(["export", str(run()), str(tmp_path / "policy.keras")])
     assert left.value.code == 2
@@ -257,10 +257,10 @@ def test_exports_can_be_numbered_by_generation(tmp_path: Path) -> None:
     options = ["report.export_interval=2", "report.export_numbered=true", "stop.generations=3"]
     runs.here(runs.tiny(tmp_path), path, options)
     names = ["policy.keras", "policy_000002.keras", "policy_000003.keras"]
-    assert sorted(each.name for each in path.glob("*.keras")) == names
+    assert sorted(item.name for item in path.glob("*.keras")) == names
     assert (path / "policy.keras").read_bytes() == (path / "policy_000003.keras").read_bytes()
-    seen = np.random.default_rng(2).normal(size=(9, 4)).astype(np.float32)
-    second = load_policy(path / "checkpoints" / "checkpoint_0000000002.h5", "last")(seen)
+    observed = np.random.default_rng(2).normal(size=(9, 4)).astype(np.float32)
+    second = load_policy(path / "checkpoints" / "checkpoint_0000000002.h5", "last")(observed)
     np.testing.assert_allclose(
-        np.asarray(keras.models.load_model(path / "policy_000002.keras")(seen)), second, atol=1e-5
+        np.asarray(keras.models.load_model(path / "policy_000002.keras")(observed)), second, atol=1e-5
     )

@@ -20,11 +20,11 @@ from hpc_es.report.plot import figure, grouped, plot
 from hpc_es.storage.metrics_log import MetricsLog
 from tests.helpers import trained
 
-Made = Callable[..., Path]
+Created = Callable[..., Path]
 
 
 @pytest.fixture
-def made(tmp_path: Path) -> Made:
+def created(tmp_path: Path) -> Created:
     """Make a finished run of a + 2 b, or of another function of a vector."""
     (tmp_path / "report_model.py").write_text(
         "def line(a, b): return a + 2 * b\n"
@@ -63,8 +63,10 @@ def rows(run: Path) -> list[list[float]]:
     return [[float(cell) for cell in line.split(",")] for line in lines]
 
 
-def test_inspect_shows_the_best_of_all_evaluations_by_name(made: Made, capsys: pytest.CaptureFixture[str]) -> None:
-    run = made()
+def test_inspect_shows_the_best_of_all_evaluations_by_name(
+    created: Created, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = created()
     generation, job, value, a, b = min(rows(run), key=lambda row: row[2])
     capsys.readouterr()
     assert cli.run(["inspect", str(run), "--json"]) == 0
@@ -75,13 +77,13 @@ def test_inspect_shows_the_best_of_all_evaluations_by_name(made: Made, capsys: p
     assert f"value {value:,}, x a {a:,}, b {b:,}" in capsys.readouterr().out
 
 
-def test_export_writes_the_best_vector(made: Made, tmp_path: Path) -> None:
-    run = made()
+def test_export_writes_the_best_vector(created: Created, tmp_path: Path) -> None:
+    run = created()
     best = min(rows(run), key=lambda row: row[2])
     for output in (tmp_path / "best.json", tmp_path / "best.npy"):
         assert cli.run(["export", str(run), str(output)]) == 0
-    told = json.loads((tmp_path / "best.json").read_text())
-    assert (told["value"], list(told["x"].values())) == (best[2], best[3:])
+    message = json.loads((tmp_path / "best.json").read_text())
+    assert (message["value"], list(message["x"].values())) == (best[2], best[3:])
     x = np.load(tmp_path / "best.npy")
     assert x.dtype == np.float64 and x.tolist() == best[3:]
 
@@ -92,8 +94,8 @@ def test_policy_has_no_best_vector(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("function", "scale"), [("power", "log"), ("above", "linear"), ("below", "linear")])
-def test_value_axis_is_logarithmic_for_wide_ranges(function: str, scale: str, made: Made) -> None:
-    run = made(f"run_{function}", function=f"report_model:{function}", initial=0.9)
+def test_value_axis_is_logarithmic_for_wide_ranges(function: str, scale: str, created: Created) -> None:
+    run = created(f"run_{function}", function=f"report_model:{function}", initial=0.9)
     left, right = figure(grouped([load(run)]), ("evaluations", "seconds"), None).axes
     assert left.get_yscale() == right.get_yscale() == scale
     assert (left.get_xlabel(), left.get_ylabel()) == ("evaluations", "best value (lower is better)")
@@ -102,8 +104,8 @@ def test_value_axis_is_logarithmic_for_wide_ranges(function: str, scale: str, ma
     assert list(line.get_xdata()) == [9, 18, 27, 36, 45, 54] and list(line.get_ydata()) == values
 
 
-def test_curves_of_several_runs_are_averaged_with_their_spread(made: Made) -> None:
-    several = [load(made(f"run_{seed}", seed)) for seed in range(3)]
+def test_curves_of_several_runs_are_averaged_with_their_spread(created: Created) -> None:
+    several = [load(created(f"run_{seed}", seed)) for seed in range(3)]
     (ax,) = figure(grouped(several), ("evaluations",), None).axes
     (line,) = ax.get_lines()
     values = np.array([run.series("timesteps_total", "best_value")[1] for run in several])
@@ -170,7 +172,7 @@ def test_search_without_a_distribution_has_one_panel(tmp_path: Path) -> None:
     assert len(figure(grouped([load(searched(tmp_path / "run", [{}, {}]))]), ("evaluations",), None).axes) == 1
 
 
-def test_check_describes_the_search_space(made: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_describes_the_search_space(created: Created, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = tmp_path / "one.yaml"
     config.write_text(
         'task: {kind: function, function: "report_model:power", dimension: 7}\n'

@@ -60,7 +60,7 @@ def test_average_of_runs_of_different_lengths() -> None:  # N29: rows beyond the
     curve = average([(first_x, first_y), (second_x, second_y)])
     assert curve.x.tolist() == [10, 20]
     assert curve.mean.tolist() == [1, 6]
-    # Standard deviations with n - 1 of (0, 2) and (4, 8): sqrt(2) and sqrt(8). N30: of the runs' means.
+    # Standard deviations with n - 1 of (0, 2) and (4, 8): sqrt(2) and sqrt(8). N30: mean over the runs.
     np.testing.assert_allclose(curve.spread, [2**0.5, 8**0.5])
 
 
@@ -125,9 +125,9 @@ def test_directory_of_repetitions_loads_those_with_metrics(tmp_path: Path) -> No
     """Repetitions have different random numbers, although their config has one seed."""
     for number in range(3):
         make(tmp_path / "reps" / f"repetition_{number:04d}", [1, 2] if number < 2 else [], repetitions=3)
-    found = _repetitions(tmp_path / "reps")
-    assert [run.name for run in found] == ["repetition_0000", "repetition_0001"]
-    assert legend(found)[-1] == "demo (2 seeds)"
+    result = _repetitions(tmp_path / "reps")
+    assert [run.name for run in result] == ["repetition_0000", "repetition_0001"]
+    assert legend(result)[-1] == "demo (2 seeds)"
     plot([tmp_path / "reps"], tmp_path / "curve.png")
     assert (tmp_path / "curve.png").stat().st_size > 0
 
@@ -282,7 +282,7 @@ def test_repeated_plots_do_not_increase_memory(tmp_path: Path) -> None:
     gc.disable()
     try:
         runs.here(runs.tiny(tmp_path), tmp_path / "run", ["report.plot_interval_seconds=0.0001"])
-        left = sum(issubclass(type(each), Figure) for each in gc.get_objects())  # some are weak, and gone
+        left = sum(issubclass(type(item), Figure) for item in gc.get_objects())  # some are weak, and gone
     finally:
         gc.enable()
     assert (tmp_path / "run" / "curve.png").exists()
@@ -363,10 +363,10 @@ def test_repetitions_with_a_cycle_are_one_curve_per_task(tmp_path: Path) -> None
 
 
 def test_incompatible_runs_are_refused_in_one_plot(tmp_path: Path) -> None:
-    found, played = search(tmp_path / "a", [0.5]), make(tmp_path / "b", [1.0])
+    result, played = search(tmp_path / "a", [0.5]), make(tmp_path / "b", [1.0])
     with pytest.raises(UserError, match=r"a has a best reward, .*b has a return per episode: plot them separately"):
-        plot([found, played], tmp_path / "out.png")
+        plot([result, played], tmp_path / "out.png")
     with pytest.raises(UserError, match="--x is timesteps: expected programs or seconds for the best reward"):
-        cli.run(["plot", str(found), "-o", str(tmp_path / "out.png"), "--x", "timesteps"])
-    assert cli.run(["plot", str(found), "-o", str(tmp_path / "out.png"), "--x", "programs"]) == 0
+        cli.run(["plot", str(result), "-o", str(tmp_path / "out.png"), "--x", "timesteps"])
+    assert cli.run(["plot", str(result), "-o", str(tmp_path / "out.png"), "--x", "programs"]) == 0
     assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")

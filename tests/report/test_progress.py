@@ -36,7 +36,7 @@ def time(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def open_terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
-    """No fixture: pytest's capture sets stderr anew between a fixture and its test."""
+    """A function instead of a fixture: pytest's capture replaces stderr between a fixture and its test."""
     monkeypatch.setattr(sys, "stderr", fake := Terminal())
     monkeypatch.setenv("TERM", "xterm")
     for name in ("CI", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
@@ -63,7 +63,7 @@ def row(generation: int, **more: Number) -> dict[str, Number]:
 
 
 def generations(text: str) -> list[int]:
-    return [int(found) for found in re.findall(r"generation (\d+)", text)]
+    return [int(result) for result in re.findall(r"generation (\d+)", text)]
 
 
 def test_progress_prints_a_line_per_second_and_first_last_and_evaluations(
@@ -186,12 +186,12 @@ def test_live_display_shows_the_progress(
         progress.update(row(3))
         progress.message("a [red]warning[/red]")
         progress.finish("finished")
-    shown = terminal.getvalue()
-    plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown)
+    output = terminal.getvalue()
+    plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", output)
     assert "4 of 9" in plain
     assert "a [red]warning[/red]" in plain  # as it stands, not as markup
     assert "[dim]" not in plain
-    assert shown.index("\x1b[?25l") < shown.rindex("\x1b[?25h")  # the cursor is back
+    assert output.index("\x1b[?25l") < output.rindex("\x1b[?25h")  # the cursor is back
     assert generations(capsys.readouterr().out) == []
     assert generations((tmp_path / "log.txt").read_text()) == [4]
 
@@ -234,7 +234,7 @@ def test_rich_is_imported_only_for_the_display(tmp_path: Path) -> None:
     [
         (limits(), None),
         (limits(generations=10), 16.0),  # 2 done, 8 of 2 s to go
-        (limits(timesteps=500), 6.0),  # 200 done, 300 at 50 a second
+        (limits(timesteps=500), 6.0),  # 200 done, 300 at 50 per second
         (limits(seconds=9.0), 5.0),  # 4 gone
         (limits(generations=10, timesteps=500, seconds=9.0), 5.0),  # whichever is first
         (limits(generations=1), 0.0),
@@ -245,7 +245,7 @@ def test_remaining_seconds_follow_from_the_speed(stop: Stop, expected: float | N
 
 
 def test_remaining_seconds_ignore_the_speed_before_a_resume() -> None:
-    slow_past = row(99, seconds_total=10_000.0)  # 100 s a generation on fewer ranks, now 2 s
+    slow_past = row(99, seconds_total=10_000.0)  # 100 s per generation on fewer ranks, now 2 s
     assert seconds_left(limits(generations=110), [slow_past]) == 20.0
 
 

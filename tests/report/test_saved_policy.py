@@ -20,7 +20,7 @@ from hpc_es.storage.checkpoint import Best
 from tests.helpers.harness import python, script
 from tests.helpers.trained import NORMALISED, outputs, rewritten, run, snapshot
 
-SEEN = np.random.default_rng(1).normal(0, 2, (2 * ROWS + 3, 3)).astype(np.float32)
+OBSERVED = np.random.default_rng(1).normal(0, 2, (2 * ROWS + 3, 3)).astype(np.float32)
 
 
 def env(name: str) -> str:
@@ -36,22 +36,22 @@ def best_of(path: Path) -> Best:
 def test_discrete_actions_are_the_largest_output_plus_start() -> None:
     policy = load_policy(run(env("Shifted")), "last")
     theta = snapshot(run(env("Shifted"))).state.theta
-    expected = outputs(theta, 4, 3, SEEN).argmax(axis=1) + 5
+    expected = outputs(theta, 4, 3, OBSERVED).argmax(axis=1) + 5
     assert len(set(expected.tolist())) > 1
-    actions = policy(SEEN)
+    actions = policy(OBSERVED)
     assert isinstance(actions, np.ndarray)
     assert actions.tolist() == expected.tolist()
-    assert [policy(row) for row in SEEN[:5]] == expected[:5].tolist()
-    assert type(policy(SEEN[0])) is int
+    assert [policy(row) for row in OBSERVED[:5]] == expected[:5].tolist()
+    assert type(policy(OBSERVED[0])) is int
 
 
 def test_box_actions_are_the_clipped_output() -> None:
     path = run(env("Reach"), "task.env_kwargs={low: -0.1, high: 0.2}", "policy.action_noise_std=5.0")
     policy = load_policy(path, "last")
-    raw = outputs(snapshot(path).state.theta, 4, 2, SEEN)
+    raw = outputs(snapshot(path).state.theta, 4, 2, OBSERVED)
     assert (raw < -0.1).any() and (raw > 0.2).any() and ((raw > -0.1) & (raw < 0.2)).any()
-    np.testing.assert_allclose(policy(SEEN), np.clip(raw, -0.1, 0.2), atol=1e-6)
-    one = policy(SEEN[0])
+    np.testing.assert_allclose(policy(OBSERVED), np.clip(raw, -0.1, 0.2), atol=1e-6)
+    one = policy(OBSERVED[0])
     assert isinstance(one, np.ndarray)
     assert one.shape == (2,)
     assert one.dtype == np.float32
@@ -62,8 +62,8 @@ def test_loaded_policy_normalises_observations() -> None:
     state = snapshot(path).state
     mean, deviation = state.shared["observation_mean"], state.shared["observation_std"]
     assert np.abs(mean).max() > 0.5
-    raw = outputs(state.theta, 4, 2, np.clip((SEEN - mean) / deviation, -0.5, 0.5))
-    np.testing.assert_allclose(load_policy(path, "last")(SEEN), np.clip(raw, -1, 1), atol=1e-5)
+    raw = outputs(state.theta, 4, 2, np.clip((OBSERVED - mean) / deviation, -0.5, 0.5))
+    np.testing.assert_allclose(load_policy(path, "last")(OBSERVED), np.clip(raw, -1, 1), atol=1e-5)
 
 
 def test_loaded_linear_policy_normalises_as_in_training() -> None:
@@ -72,19 +72,19 @@ def test_loaded_linear_policy_normalises_as_in_training() -> None:
     state = snapshot(path).state
     mean, deviation = state.shared["observation_mean"], state.shared["observation_std"]
     assert np.isinf(deviation).sum() == 1
-    seen = 99 * SEEN
-    raw = (seen - mean) / deviation @ state.theta.reshape(3, 2)
+    observed = 99 * OBSERVED
+    raw = (observed - mean) / deviation @ state.theta.reshape(3, 2)
     assert np.abs(raw).max() > 1 > np.abs(raw).min() > 0
-    np.testing.assert_allclose(load_policy(path, "last")(seen), np.clip(raw, -1, 1), atol=1e-5)
+    np.testing.assert_allclose(load_policy(path, "last")(observed), np.clip(raw, -1, 1), atol=1e-5)
 
 
-@pytest.mark.parametrize("rows", [0, 1, ROWS, ROWS + 1, len(SEEN)])
+@pytest.mark.parametrize("rows", [0, 1, ROWS, ROWS + 1, len(OBSERVED)])
 def test_actions_of_a_batch_equal_those_of_its_rows(rows: int) -> None:
     policy = load_policy(run(env("Reach")))
-    batch = policy(SEEN[:rows])
+    batch = policy(OBSERVED[:rows])
     assert isinstance(batch, np.ndarray)
     assert batch.shape == (rows, 2)
-    assert [list(row) for row in batch] == [list(policy(row)) for row in SEEN[:rows]]  # type: ignore[arg-type]
+    assert [list(row) for row in batch] == [list(policy(row)) for row in OBSERVED[:rows]]  # type: ignore[arg-type]
 
 
 def test_actions_are_valid_in_the_environment() -> None:
@@ -105,9 +105,9 @@ def test_loaded_policy_has_its_attributes() -> None:
 def test_best_is_the_evaluated_theta() -> None:
     path = run(env("Reach"))
     best = best_of(path)
-    found = read_policy(path, "best")
-    assert (found.which, found.generation) == ("best", best.generation)
-    assert found.theta.tobytes() == best.shared["theta"].tobytes()
+    result = read_policy(path, "best")
+    assert (result.which, result.generation) == ("best", best.generation)
+    assert result.theta.tobytes() == best.shared["theta"].tobytes()
     last = read_policy(path, "last")
     assert (last.which, last.generation) == ("last", 2)
     assert last.theta.tobytes() != best.shared["theta"].tobytes()
@@ -123,10 +123,10 @@ def test_last_theta_is_loaded_if_its_final_evaluation_was_better(
     """Better by 1, equal, worse, and better but of an older generation."""
     path = shutil.copytree(run(env("Reach")), tmp_path / "run")
     status = json.loads((path / "status.json").read_text())
-    told = {"final_return_mean": best_of(path).return_ + change, "generation": generation or status["generation"]}
-    (path / "status.json").write_text(json.dumps({**status, **told}))
+    message = {"final_return_mean": best_of(path).return_ + change, "generation": generation or status["generation"]}
+    (path / "status.json").write_text(json.dumps({**status, **message}))
     assert read_policy(path).which == which
-    assert [read_policy(path, each).which for each in ("best", "last")] == ["best", "last"]
+    assert [read_policy(path, item).which for item in ("best", "last")] == ["best", "last"]
     wanted = snapshot(path).state.shared if which == "last" else best_of(path).shared
     np.testing.assert_array_equal(read_policy(path).theta, wanted["theta"])
 
@@ -141,7 +141,7 @@ def test_without_an_evaluation_the_last_theta_is_loaded() -> None:
 def better(path: Path, to: Path, by: float) -> Path:
     """A copy of the run whose best.h5 has seen a later, better evaluation, as after a kill."""
     shutil.copytree(path, to)
-    (to / "status.json").unlink()  # it tells of the end of the other one
+    (to / "status.json").unlink()  # it describes the end of the other run
     best = dataclasses.replace(best_of(path), return_=best_of(path).return_ + by, generation=77)
     rewritten(path, to / "checkpoints" / "best.h5", best=best)
     return to

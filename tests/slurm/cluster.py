@@ -5,7 +5,7 @@
 
     python -m tests.slurm.cluster -- COMMAND ...      # or without a command: a shell
 
-As root each node has a host name, /tmp and /dev/shm of its own, as nodes have; what both see is below
+As root each node has its own host name, /tmp and /dev/shm, like a real node; shared files are below
 `cluster.shared`. Nothing is left behind, see reap.py.
 """
 
@@ -84,7 +84,7 @@ class Cluster:
         return {"SLURM_CONF": f"{self.directory}/slurm.conf", "PATH": f"{Path(sys.executable).parent}:{PATH}"}
 
     def call(self, *command: str, check: bool = True) -> str:
-        """What a short command, such as squeue, prints; its failure is an AssertionError with all it said."""
+        """The output of a short command, such as squeue; a failure is an AssertionError with all its output."""
         done = subprocess.run(
             command, check=False, env=clean_environment() | self.environment, capture_output=True, text=True, timeout=60
         )
@@ -99,12 +99,12 @@ class Cluster:
     def processes(self, node: str) -> list[int]:
         """All that runs on this node."""
         of = f"/proc/{self.daemons[f'slurmd.{node}'].pid}/ns/uts"
-        found = []
+        result = []
         for process in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
                 if (process / "ns" / "uts").samefile(of):
-                    found.append(int(process.name))
-        return found
+                    result.append(int(process.name))
+        return result
 
     def logs(self) -> str:
         """The last lines of each daemon's log, for messages."""
@@ -162,9 +162,9 @@ class Cluster:
     def _conf(self) -> str:
         with contextlib.ExitStack() as stack:
             sockets = [stack.enter_context(socket.socket()) for _ in range(3)]
-            for each in sockets:
-                each.bind(("", 0))
-            ports = [each.getsockname()[1] for each in sockets]
+            for item in sockets:
+                item.bind(("", 0))
+            ports = [item.getsockname()[1] for item in sockets]
         host = socket.gethostname().partition(".")[0]
         names = NODES if self.apart else (host, host)
         return CONF.format(directory=self.directory, host=host, ports=ports, names=names, user=getpass.getuser())

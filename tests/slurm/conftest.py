@@ -23,8 +23,8 @@ measured: list[str] = []
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Skip these tests unless this directory, or something in it, is on the command line."""
-    given = [Path(config.invocation_params.dir, str(each).partition("::")[0]) for each in config.args]
-    asked = any(path.absolute().is_relative_to(HERE) for path in given)
+    paths = [Path(config.invocation_params.dir, str(entry).partition("::")[0]) for entry in config.args]
+    asked = any(path.absolute().is_relative_to(HERE) for path in paths)
     reason = f"SLURM is missing; {HOW}" if install.missing() else f"not asked for; {HOW}"
     for item in items:
         if item.path.is_relative_to(HERE) and (not asked or install.missing()):
@@ -42,7 +42,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
-    """The cluster."""
+    """A SLURM cluster of two nodes, shared by all tests of the session."""
     with running() as cluster:
         yield cluster
 
@@ -80,7 +80,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def record_times() -> list[str]:
-    """What is added here is printed at the end."""
+    """Lines that are printed at the end of the session."""
     return measured
 
 

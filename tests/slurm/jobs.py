@@ -19,7 +19,7 @@ from pathlib import Path
 from tests.helpers.harness import ROOT, Finished, Job
 from tests.slurm.cluster import Cluster
 
-PMI = ("--mpi=pmi2", "--kill-on-bad-exit=1")  # as README and the scripts have it, for the mpich wheel
+PMI = ("--mpi=pmi2", "--kill-on-bad-exit=1")  # as in README and the scripts, for the mpich wheel
 PYTHON = sys.executable
 WAIT_SECONDS = 120.0
 HOLD_SECONDS = 4.0
@@ -35,7 +35,7 @@ def step(
     wrapper: Sequence[str] = (),
     env: Mapping[str, str] | None = None,
 ) -> Job:
-    """`srun ... python *args` on so many tasks, spread over both nodes if there are several."""
+    """Run `srun ... python *args` with this number of tasks, on both nodes if there are several."""
     nodes = options or (f"-N{min(tasks, 2)}",)
     command = ["srun", *mpi, f"-n{tasks}", *nodes, *wrapper, PYTHON, *args]
     return Job(command, {**cluster.environment, **(env or {})}, ROOT)
@@ -58,9 +58,9 @@ class Batch:
     output: Path
 
     def fields(self) -> dict[str, str]:
-        """What `scontrol show job` tells."""
-        shown = self.cluster.call("scontrol", "-o", "show", "job", self.number)
-        return dict(pair.split("=", 1) for pair in shown.split() if "=" in pair)
+        """The fields of `scontrol show job`."""
+        displayed = self.cluster.call("scontrol", "-o", "show", "job", self.number)
+        return dict(pair.split("=", 1) for pair in displayed.split() if "=" in pair)
 
     @property
     def state(self) -> str:
@@ -69,11 +69,11 @@ class Batch:
 
     @property
     def restarts(self) -> int:
-        """How often it was requeued."""
+        """Number of requeues."""
         return int(self.fields()["Restarts"])
 
     def text(self) -> str:
-        """What it printed until now."""
+        """Output so far."""
         return self.output.read_text() if self.output.exists() else ""
 
     def wait_for(self, condition: object, what: str, seconds: float = WAIT_SECONDS) -> None:
@@ -85,7 +85,7 @@ class Batch:
             time.sleep(0.05)
 
     def says(self, text: str, times: int = 1, seconds: float = WAIT_SECONDS) -> None:
-        """Return when it has printed the text so often."""
+        """Return when the job has printed the text this number of times."""
         self.wait_for(lambda: self.text().count(text) >= times, repr(text), seconds)
 
     def pid(self, rank: int) -> int:
@@ -100,7 +100,7 @@ class Batch:
         assert self.state == state, f"{self.fields()}\n{self.text()}"
 
     def requeued(self, times: int) -> None:
-        """Wait until it was put back into the queue so often."""
+        """Wait until the job was requeued this number of times."""
         self.wait_for(lambda: self.state == "PENDING" and self.restarts >= times, f"requeue {times}")
 
     def start_now(self) -> None:

@@ -19,12 +19,12 @@ LIMIT_SECONDS = 20.0
 
 def members(directory: Path) -> list[int]:
     """The living processes of the cluster."""
-    mark, found = f"SLURM_CONF={directory}/slurm.conf".encode(), []
+    mark, result = f"SLURM_CONF={directory}/slurm.conf".encode(), []
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it ended meanwhile, or is another user's
             if mark in (process / "environ").read_bytes().split(b"\0"):
-                found.append(int(process.name))
-    return [pid for pid in found if pid != os.getpid()]
+                result.append(int(process.name))
+    return [pid for pid in result if pid != os.getpid()]
 
 
 def reap(directory: Path) -> None:

@@ -12,7 +12,7 @@ OVERRIDES = ("evaluation.interval=0", "checkpoint.interval=0", "stop.generations
 
 
 def chain(cluster: Cluster, shared: Path, count: int, *options: str) -> list[Batch]:
-    """So many jobs of the tiny config, slow while the file `slow` is there."""
+    """A chain of jobs of the tiny config, slow while the file `slow` exists."""
     (shared / "slow").touch()
     slow = f"task.env_kwargs.pause_file={shared}/slow"
     command = [PYTHON, "-m", "hpc_es", "sbatch", str(runs.tiny(shared)), *OVERRIDES, slow, f"--chain={count}", *options]
@@ -22,11 +22,11 @@ def chain(cluster: Cluster, shared: Path, count: int, *options: str) -> list[Bat
 
 
 def carries_on(first: Batch, second: Batch, last: Batch, run: Path, reference: Path) -> None:
-    """The first has saved; the second goes on from there to the end, and the last is never begun."""
+    """The first job has saved; the second resumes and finishes, and the last never starts."""
     second.says("resumed from generation ")
-    told = int(second.text().partition("resumed from generation ")[2].split()[0])
-    assert told > 0 and f"generation {told} of 30" in first.text(), first.text() + second.text()
-    assert "the same command resumes" in first.text()  # it has saved, as there is no checkpoint but that of its end
+    message = int(second.text().partition("resumed from generation ")[2].split()[0])
+    assert message > 0 and f"generation {message} of 30" in first.text(), first.text() + second.text()
+    assert "the same command resumes" in first.text()  # it has saved: the only checkpoint is that of its end
     (run.parents[1] / "slow").unlink()
     second.ends("COMPLETED")
     second.says(f"the run is finished; cancelled {last.number}")

@@ -17,7 +17,7 @@ COMMAND = [sys.executable, "-m", "tests.slurm.cluster", "--"]
 
 
 @pytest.mark.parametrize("number", [0, signal.SIGINT, signal.SIGKILL])
-def test_test_cluster_leaves_nothing_behind(number: int) -> None:
+def test_test_cluster_leaves_no_processes_and_files(number: int) -> None:
     inner = "srun -N2 -n2 true && echo is up" + ("; srun -N2 -n2 sleep 1000" if number else "")
     with Job([*COMMAND, "sh", "-c", inner], cwd=ROOT) as job:
         job.wait_for_output("is up", 120)

@@ -35,7 +35,7 @@ def started(cluster: Cluster, run: Path) -> Batch:
 
 
 def comes_to_the_same(batch: Batch, run: Path, reference: Path, measured: list[str], what: str) -> None:
-    """After the cut: start again, see that little was lost, and let it come to its end."""
+    """Start again after the interruption, check that little was lost, and wait for the end."""
     batch.requeued(1)
     finished = runs.generation(run)
     assert finished < GENERATIONS, "it was not cut in the middle"

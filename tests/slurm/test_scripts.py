@@ -23,15 +23,15 @@ def train(cluster: Cluster, run: Path, *options: str, overrides: tuple[str, ...]
 
 
 def carries_on(batch: Batch, run: Path, reference: Path) -> None:
-    """After the requeue: it was saved, and comes to the same end."""
+    """Assert that the requeued job had saved and reaches the same result."""
     batch.requeued(1)
-    told = runs.status(run)
-    assert told["status"] == "interrupted" and told["exit_status"] == 75, batch.text()
-    assert told["generation"] == runs.newest(run).state.generation == runs.generation(run) > 0
+    message = runs.status(run)
+    assert message["status"] == "interrupted" and message["exit_status"] == 75, batch.text()
+    assert message["generation"] == runs.newest(run).state.generation == runs.generation(run) > 0
     (run.parent / "slow").unlink()
     batch.start_now()
     batch.ends("COMPLETED")
-    assert f"resumed from generation {told['generation']}" in batch.text()
+    assert f"resumed from generation {message['generation']}" in batch.text()
     runs.assert_same(run, reference)
 
 

@@ -35,10 +35,10 @@ def tuned(cluster: Cluster, shared: Path, tuning: str) -> Path:
 
 
 def test_grid_in_a_job_array_equals_mpiexec(cluster: Cluster, shared: Path, tmp_path: Path) -> None:
-    found = outcome(tuned(cluster, shared, GRID))
+    result = outcome(tuned(cluster, shared, GRID))
     tune(2, tmp_path / "grid", GRID)
-    assert found == outcome(tmp_path / "grid")
-    assert len({digest for _, _, digest in found.values()}) == 3
+    assert result == outcome(tmp_path / "grid")
+    assert len({digest for _, _, digest in result.values()}) == 3
 
 
 def test_trials_of_a_study_in_a_job_array_equal_runs_of_their_configs(
@@ -46,7 +46,7 @@ def test_trials_of_a_study_in_a_job_array_equal_runs_of_their_configs(
 ) -> None:
     """The trials of a study depend on the order in which they end, so they are not compared."""
     output = tuned(cluster, shared, OPTUNA)
-    found, rows = outcome(output), read_report(output).rows
+    result, rows = outcome(output), read_report(output).rows
     assert len(rows) == 4 and {row["state"] for row in rows} <= {"complete", "pruned"}
     complete = [row for row in rows if row["state"] == "complete"]
     assert complete
@@ -54,4 +54,4 @@ def test_trials_of_a_study_in_a_job_array_equal_runs_of_their_configs(
         run = tmp_path / f"trial_{row['trial']}"
         runs.finished(2, run, *(f"{key}={value}" for key, value in row["hyperparameters"].items()))
         alone = json.loads((run / "result.json").read_text())["theta_sha256"]
-        assert found[row["trial"]] == ("complete", runs.status(run)["final_return_mean"], alone)
+        assert result[row["trial"]] == ("complete", runs.status(run)["final_return_mean"], alone)

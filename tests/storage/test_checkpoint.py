@@ -65,16 +65,16 @@ def full() -> Snapshot:
     )
 
 
-def assert_same_arrays(found: Arrays, expected: Arrays) -> None:
-    assert list(found) == list(expected)
+def assert_same_arrays(actual: Arrays, expected: Arrays) -> None:
+    assert list(actual) == list(expected)
     for name, array in expected.items():
-        assert isinstance(found[name], np.ndarray), name  # also a 0-d array is none of NumPy's scalars
-        assert (found[name].dtype, found[name].shape) == (array.dtype, array.shape), name
-        assert found[name].tobytes() == array.tobytes(), name
+        assert isinstance(actual[name], np.ndarray), name  # also a 0-d array is none of NumPy's scalars
+        assert (actual[name].dtype, actual[name].shape) == (array.dtype, array.shape), name
+        assert actual[name].tobytes() == array.tobytes(), name
 
 
 def text(value: Any) -> str:
-    return json.dumps(value)  # tells 3 from 3.0 and true from 1
+    return json.dumps(value)  # distinguishes 3 from 3.0 and true from 1
 
 
 def rewrite(path: Path, at: int, byte: int) -> None:
@@ -522,7 +522,7 @@ def test_kills_at_random_times_lose_no_acknowledged_checkpoint(tmp_path: Path, s
     acknowledged = 0
     for _ in range(20):
         last = kill_one(saver, rng.uniform(0, 0.1))
-        assert last > acknowledged  # it went on from the one before
+        assert last > acknowledged  # it resumed from the previous one
         acknowledged = last
         for path in Store(tmp_path).paths():
             load(path)
@@ -628,7 +628,7 @@ def test_equal_values_have_no_difference(old: Any, new: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "shown"),
+    ("old", "new", "output"),
     [
         (True, 1, "true in the checkpoint, 1 in"),
         ("1", 1, '"1" in the checkpoint, 1 in'),
@@ -637,8 +637,8 @@ def test_equal_values_have_no_difference(old: Any, new: Any) -> None:
         (0, None, "0 in the checkpoint, null in"),
     ],
 )
-def test_differences_of_type_and_precision_are_reported(old: Any, new: Any, shown: str) -> None:
-    assert differences({"x": old}, {"x": new}) == [f"x: {shown} the config"]
+def test_differences_of_type_and_precision_are_reported(old: Any, new: Any, output: str) -> None:
+    assert differences({"x": old}, {"x": new}) == [f"x: {output} the config"]
 
 
 def test_loaded_identity_equals_the_saved_one(file: Path) -> None:

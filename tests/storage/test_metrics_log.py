@@ -58,9 +58,15 @@ def test_classical_columns_have_the_values_of_the_standard_ones(tmp_path: Path) 
     observed = {"observation_count": 700.01, "observations_this_generation": 200.0}
     log.write({**row(4), **numbers, **times, **observed, "failed_episodes": 1, "episodes_this_generation": 4})
     (cells,) = csv.DictReader((tmp_path / CSV).open())
-    told = {"GenRewMean": "0.5", "UniqueWorkers": "16", "ResultsSkippedFrac": "0.25", "GradNorm": "9.0", "Norm": "4.0"}
-    told |= {"ObCount": "200.0", "TimePredictMin": "2e-06", "TimePredictMax": "4e-06", "TimePredictMean": "3e-06"}
-    assert {name: cells[name] for name in told} == told and list(cells) == list(NAMES.values())
+    message = {
+        "GenRewMean": "0.5",
+        "UniqueWorkers": "16",
+        "ResultsSkippedFrac": "0.25",
+        "GradNorm": "9.0",
+        "Norm": "4.0",
+    }
+    message |= {"ObCount": "200.0", "TimePredictMin": "2e-06", "TimePredictMax": "4e-06", "TimePredictMean": "3e-06"}
+    assert {name: cells[name] for name in message} == message and list(cells) == list(NAMES.values())
     with pytest.raises(RunError, match="other columns than this run writes"):
         MetricsLog(tmp_path).cut(log.lengths())
 

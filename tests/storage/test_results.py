@@ -23,7 +23,7 @@ def test_shards_are_read_in_the_order_of_repetitions(tmp_path: Path) -> None:
     results.append(tmp_path, Shard(1, 2), row(3))
     results.append(tmp_path, Shard(0, 2), row(0))
     results.append(tmp_path, Shard(0, 2), row(1))
-    assert [found["repetition"] for found in results.read_results(tmp_path)] == [0, 1, 3]
+    assert [result["repetition"] for result in results.read_results(tmp_path)] == [0, 1, 3]
     assert results.summary(results.read_results(tmp_path))["missing"] == [2, 4]
 
 
@@ -41,8 +41,8 @@ def test_several_directories_are_compared_in_a_table(tmp_path: Path, capsys: pyt
         f"{b}  1 of 5    5                   5                   10",
     ]
     cli.run(["results", str(a), str(b), "--json"])
-    found = json.loads(capsys.readouterr().out)
-    assert list(found) == [str(a), str(b)] and found[str(b)]["rows"][0]["final_return"] == 5.0
+    result = json.loads(capsys.readouterr().out)
+    assert list(result) == [str(a), str(b)] and result[str(b)]["rows"][0]["final_return"] == 5.0
     cli.run(["results", str(a), str(b), "--csv"])
     assert [line.partition(",")[0] for line in capsys.readouterr().out.split()] == ["directory", *[str(a)] * 3, str(b)]
 
@@ -51,9 +51,9 @@ def test_incomplete_line_counts_as_missing_and_is_replaced(tmp_path: Path) -> No
     results.append(tmp_path, Shard(0, 1), row(0))
     path = tmp_path / "results" / "0-of-1.jsonl"
     path.write_bytes(path.read_bytes() + b'{"repetition": 1, "fin')
-    assert [found["repetition"] for found in results.read_results(tmp_path)] == [0]
+    assert [result["repetition"] for result in results.read_results(tmp_path)] == [0]
     results.append(tmp_path, Shard(0, 1), row(2))
-    assert [found["repetition"] for found in results.read_results(tmp_path)] == [0, 2]
+    assert [result["repetition"] for result in results.read_results(tmp_path)] == [0, 2]
 
 
 def test_damaged_line_is_reported(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def holder(directory: Path, **environment: str) -> Iterator[subprocess.Popen[str
 
 
 def attempt(directory: Path) -> str:
-    """What another process gets: "taken", or the message."""
+    """The answer for another process: "taken", or the message."""
     return subprocess.run(
         [sys.executable, "-c", TRY, str(directory)], capture_output=True, text=True, check=True
     ).stdout
@@ -72,7 +72,7 @@ def record(directory: Path, **changes: Any) -> None:
     (directory / "lock").write_text(json.dumps(owner))
 
 
-def test_second_process_learns_who_holds_the_lock(tmp_path: Path) -> None:
+def test_second_process_gets_the_holder_of_the_lock(tmp_path: Path) -> None:
     with holder(tmp_path, SLURM_JOB_ID="4711") as process:
         with pytest.raises(UserError) as caught:
             RunLock(tmp_path).acquire()
@@ -119,10 +119,10 @@ def test_process_cannot_take_the_lock_twice(tmp_path: Path) -> None:
 
 
 def test_forked_child_neither_has_nor_releases_the_lock(tmp_path: Path) -> None:
-    with RunLock(tmp_path) as held:
+    with RunLock(tmp_path) as cached:
         child = os.fork()
         if child == 0:
-            held.release()
+            cached.release()
             try:
                 RunLock(tmp_path).acquire()
             except UserError as error:
@@ -133,9 +133,9 @@ def test_forked_child_neither_has_nor_releases_the_lock(tmp_path: Path) -> None:
 
 
 def test_release_empties_the_record_and_frees_the_lock(tmp_path: Path) -> None:
-    held = RunLock(tmp_path).acquire()
-    held.release()
-    held.release()
+    cached = RunLock(tmp_path).acquire()
+    cached.release()
+    cached.release()
     assert (tmp_path / "lock").stat().st_size == 0  # reading it here would release the lock, if it were still held
     assert attempt(tmp_path) == "taken\n"
     with RunLock(tmp_path):

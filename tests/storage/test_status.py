@@ -56,10 +56,10 @@ def test_status_of_an_earlier_version_has_no_process(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("seconds", "state"), [(30, "running"), (STALE_SECONDS + 9, "killed")])
 def test_on_another_host_the_heartbeat_decides(seconds: float, state: str, tmp_path: Path) -> None:
     left(tmp_path, pid=1, host="another", job="77", heartbeat=ago(seconds))
-    told = run_state(tmp_path)
-    assert told["state"] == state
+    message = run_state(tmp_path)
+    assert message["state"] == state
     process = f"{state} (process 1 on host another, SLURM job 77, last heartbeat "
-    assert state_text(told).startswith(process) and " s ago)" in state_text(told)
+    assert state_text(message).startswith(process) and " s ago)" in state_text(message)
 
 
 def test_without_locks_the_process_id_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,14 +25,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def compare(**results: str) -> None:
-    """Start a process anew, in which these are compared."""
+    """Compare as a new process does, with these results."""
     differences.clear()
     with remembered():
         differences.update(results)
 
 
 def known() -> dict[str, str]:
-    """What the next process knows."""
+    """The cached results that the next process reads."""
     compare()
     return dict(differences)
 

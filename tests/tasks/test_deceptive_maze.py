@@ -15,17 +15,17 @@ UP, DOWN, LEFT, RIGHT = (0, 1), (0, -1), (-1, 0), (1, 0)
 
 
 def walk(*legs: tuple[Sequence[float], int]) -> tuple[float, float, float, bool, bool]:
-    """Where so many steps in each direction lead: x, y, return, whether the goal is reached or the time is over."""
+    """The result of a number of steps in each direction: x, y, return, whether the episode is over."""
     environment: Any = gymnasium.make("hpc_es.tasks.deceptive_maze:DeceptiveMaze-v0")
-    seen, info = environment.reset(seed=1)
+    observed, info = environment.reset(seed=1)
     total, terminated, truncated = 0.0, False, False
     for direction, steps in legs:
         for _ in range(steps):
-            seen, reward, terminated, truncated, info = environment.step(np.array(direction, np.float32))
+            observed, reward, terminated, truncated, info = environment.step(np.array(direction, np.float32))
             total += float(reward)
             if terminated or truncated:
                 break
-    assert seen.tolist() == pytest.approx([info["x"], info["y"]], rel=1e-6)
+    assert observed.tolist() == pytest.approx([info["x"], info["y"]], rel=1e-6)
     return info["x"], info["y"], total, terminated, truncated
 
 

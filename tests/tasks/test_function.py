@@ -46,9 +46,9 @@ def config(directory: Path, stop: Any = None, **task: Any) -> Any:
 
 
 def first(directory: Path, **task: Any) -> Any:
-    made, policy, _ = build_task(config(directory, **task))
+    created, policy, _ = build_task(config(directory, **task))
     assert policy is None
-    return made.problem("vectors", None, Keys(0), 16).initial(np.random.default_rng(0))
+    return created.problem("vectors", None, Keys(0), 16).initial(np.random.default_rng(0))
 
 
 @pytest.mark.parametrize(
@@ -148,16 +148,16 @@ def test_named_parameters_are_sent_to_other_ranks(tmp_path: Path) -> None:
 
 
 def test_program_is_searched_in_path(tmp_path: Path) -> None:
-    made, *_ = build_task(config(tmp_path, command=["cat", "{parameters}", "{result}"]))
-    assert made.name == "cat"
-    made.close()
+    created, *_ = build_task(config(tmp_path, command=["cat", "{parameters}", "{result}"]))
+    assert created.name == "cat"
+    created.close()
 
 
 def test_hashes_of_functions_and_programs_of_a_config(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text("1")
     words = ["./program", "{config}/script.py", "{config}/none.py", "{parameters}", "{result}"]
-    found = sources(resolved(config(tmp_path, command=words)))
-    assert found == {
+    result = sources(resolved(config(tmp_path, command=words)))
+    assert result == {
         "./program": hashlib.sha256(b"#!/bin/sh\n").hexdigest(),
         "{config}/script.py": hashlib.sha256(b"1").hexdigest(),
         "{config}/none.py": "",

@@ -16,8 +16,8 @@ def test_observations_include_the_last_action_and_reward() -> None:
     """Actions 5, 6, 7."""
     environment = LastStep(gymnasium.make("tests.helpers.toys:Shifted-v0"), time_scale=10.0)
     assert environment.reset(seed=2)[0].tolist() == [0, 3, 1, 0, 0, 0, 0, 0]
-    seen, reward, *_ = environment.step(6)
-    assert seen.tolist() == pytest.approx([1, 3, 1, 6, 0, 1, 0, 0.1])
+    observed, reward, *_ = environment.step(6)
+    assert observed.tolist() == pytest.approx([1, 3, 1, 6, 0, 1, 0, 0.1])
     assert reward == 6
     assert environment.step(7)[0].tolist() == pytest.approx([2, 3, 1, 7, 0, 0, 1, 0.2])
     assert environment.reset(seed=2)[0].tolist() == [0, 3, 1, 0, 0, 0, 0, 0]
@@ -29,7 +29,7 @@ def test_observed_reward_can_be_clipped() -> None:
     environment = LastStep(gymnasium.make("tests.helpers.toys:Shifted-v0"), reward_clip=6.5)
     environment.reset(seed=2)
     steps = [environment.step(action)[:2] for action in (6, 7)]
-    assert [(seen[3], reward) for seen, reward in steps] == [(6, 6), (6.5, 7)]
+    assert [(observed[3], reward) for observed, reward in steps] == [(6, 6), (6.5, 7)]
 
 
 def test_last_step_works_as_a_wrapper_of_a_task() -> None:

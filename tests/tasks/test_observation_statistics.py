@@ -62,27 +62,27 @@ STATES = np.array([[1, 2, 3], [2, 2, 5], [4, 2, -1], [7, 2, 0]], np.float32)
 
 
 def deviations_of(samples: Array) -> Deviations:
-    """Those of a job that has seen these, float32[steps, width]."""
+    """Sums of a job with these observations, float32[steps, width]."""
     sums = ObservationSums(batch([0], observe=[True], centred=True), flat_observations(samples.shape[1]))
-    for seen in samples:
-        sums.add(seen[np.newaxis], [0], [0])
+    for recorded in samples:
+        sums.add(recorded[np.newaxis], [0], [0])
     ((arrays,),) = sums.units(np.array([False]))
     return Deviations.from_arrays(arrays)
 
 
 def test_sample_deviations_before_two_observations() -> None:
-    for seen in (Deviations.initial(2), Deviations.initial(2).plus(deviations_of(np.array([[3, 4]], np.float32)))):
-        assert seen.deviation().tolist() == [1, 1]
+    for recorded in (Deviations.initial(2), Deviations.initial(2).plus(deviations_of(np.array([[3, 4]], np.float32)))):
+        assert recorded.deviation().tolist() == [1, 1]
     assert Deviations.initial(2).mean().tolist() == [0, 0]
 
 
 @pytest.mark.parametrize("cut", [1, 2, 3])
 def test_sample_deviations_do_not_depend_on_how_observations_are_split(cut: int) -> None:
     """For any division of the observations among jobs."""
-    seen = Deviations.initial(3).plus(deviations_of(STATES[:cut])).plus(deviations_of(STATES[cut:]))
-    assert seen.mean().tolist() == [3.5, 2, 1.75]
-    assert seen.deviation()[[0, 2]] == pytest.approx([2.645751311, 2.753785274], rel=1e-7)
-    x = normalise(np.array([[3, 2.5, 1]], np.float32), (seen.mean(), seen.deviation(), math.inf))
+    recorded = Deviations.initial(3).plus(deviations_of(STATES[:cut])).plus(deviations_of(STATES[cut:]))
+    assert recorded.mean().tolist() == [3.5, 2, 1.75]
+    assert recorded.deviation()[[0, 2]] == pytest.approx([2.645751311, 2.753785274], rel=1e-7)
+    x = normalise(np.array([[3, 2.5, 1]], np.float32), (recorded.mean(), recorded.deviation(), math.inf))
     assert x[0] == pytest.approx([-0.1889822358, 0, -0.2723523887], rel=1e-6)
 
 
@@ -93,22 +93,22 @@ def test_observations_are_not_clipped_without_a_clip() -> None:
 
 def test_constant_inputs_are_recognised_far_from_zero_and_in_many_parts() -> None:
     """Sums of squares would give a deviation of about 1e-6 times the number."""
-    seen = Deviations.initial(2)
+    recorded = Deviations.initial(2)
     for part in range(20):
         samples = np.full((500, 2), 8.9, np.float32)
         samples[part % 7, 1] = 9
-        seen = seen.plus(deviations_of(samples))
-    assert seen.deviation()[0] == np.inf
-    assert seen.deviation()[1] == pytest.approx(0.1 * math.sqrt(1 / 500 * 499 / 500), rel=1e-4)
+        recorded = recorded.plus(deviations_of(samples))
+    assert recorded.deviation()[0] == np.inf
+    assert recorded.deviation()[1] == pytest.approx(0.1 * math.sqrt(1 / 500 * 499 / 500), rel=1e-4)
 
 
 def test_sample_deviations_of_parts_equal_those_of_the_whole() -> None:
     samples = np.random.default_rng(0).normal(1e4, 1e-1, (2000, 2)).astype(np.float32)
-    seen = Deviations.initial(2)
+    recorded = Deviations.initial(2)
     for part in np.split(samples, [10, 11, 400]):
-        seen = seen.plus(deviations_of(part))
-    assert seen.deviation() == pytest.approx(samples.std(axis=0, ddof=1, dtype=np.float64), rel=1e-6)
-    assert seen.mean() == pytest.approx(samples.mean(axis=0, dtype=np.float64), rel=1e-7)
+        recorded = recorded.plus(deviations_of(part))
+    assert recorded.deviation() == pytest.approx(samples.std(axis=0, ddof=1, dtype=np.float64), rel=1e-6)
+    assert recorded.mean() == pytest.approx(samples.mean(axis=0, dtype=np.float64), rel=1e-7)
 
 
 def test_sums_of_units_exclude_failed_jobs() -> None:

@@ -26,7 +26,7 @@ def test_size_and_initial_deviations_follow_from_the_layout() -> None:
 def test_task_builds_its_problem_from_the_keys() -> None:
     keys: list[Keys] = []
     problem = Positions()
-    task = VectorTask("points", lambda given: (keys.append(given), problem)[1])
+    task = VectorTask("points", lambda received: (keys.append(received), problem)[1])
     assert task.problem("vectors", None, Keys(3, 1), 16) is problem
     assert keys == [Keys(3, 1)]
     assert task.spaces is None

@@ -28,7 +28,7 @@ def observations(env_id: str, count: int, keys: Keys = KEYS, **options: Any) -> 
 
 
 def test_every_tenth_observation_is_taken_across_episodes() -> None:
-    """An episode of Survival has 1 to 50 steps, of which it observes the number and its length."""
+    """An episode of Survival has 1 to 50 steps; it observes the number of the step and the length."""
     observed = observations("Survival-v0", 40)
     assert (observed.dtype, observed.shape) == (np.float32, (40, 3))
     assert observed[0, 0] == 0
@@ -53,7 +53,7 @@ def test_another_environment_gives_another_sum() -> None:
     assert sha256(observations("Pendulum-v1", 8)) != sha256(observations("Pendulum-v1", 8, env_kwargs={"g": 5.0}))
 
 
-def test_a_failed_episode_is_reported() -> None:
+def test_failed_episode_is_reported() -> None:
     seed = int(Keys(5).generator(Purpose.REFERENCE).integers(2**31, size=(1, 1))[0, 0])  # of the first episode
     with pytest.raises(ConfigError) as caught:
         observations("Faulty-v0", 4, env_kwargs={"at": 1, "bad_seed": seed})

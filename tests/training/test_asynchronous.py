@@ -7,7 +7,7 @@ import pytest
 from tests.helpers.harness import Finished, mpiexec, script
 
 # Each chunk gives the gradient theta - 3 of (theta - 3)**2 / 2, so a step of 0.1 leaves 0.9 of what theta was off when
-# the chunk took it. The rows tell which generation's random numbers the chunk had.
+# the chunk took it. The rows show which generation's random numbers the chunk had.
 HEAD = """
 import sys, time
 from dataclasses import replace

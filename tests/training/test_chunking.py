@@ -19,12 +19,12 @@ from hpc_es.training.executors import first_units
 def plan(
     ranks: int = 2,
     cutting: str = "one by one",
-    given: int | Literal["auto"] = "auto",
+    requested: int | Literal["auto"] = "auto",
     is_fault_tolerant: bool = False,
     asked: int = 64,
 ) -> ChunkPlanner:
     config: Any = SimpleNamespace(
-        mpi=SimpleNamespace(chunk_size=given, master_evaluates="auto"), algorithm=SimpleNamespace()
+        mpi=SimpleNamespace(chunk_size=requested, master_evaluates="auto"), algorithm=SimpleNamespace()
     )
     algorithm = SimpleNamespace(ask=lambda state, round, rows, fitness: cut(asked, 16))
     parts: Any = SimpleNamespace(cutting=cutting, unit=16, algorithm=algorithm, row=row_dtype())
@@ -32,12 +32,14 @@ def plan(
     return ChunkPlanner(config, parts, world, 10)
 
 
-def after(found: ChunkPlanner, seconds: float, jobs: int = 64, parameters: int = 10, lengths: Any = (1, ())) -> CutPlan:
-    """The plan after a generation in which each job took so many seconds."""
+def after(
+    result: ChunkPlanner, seconds: float, jobs: int = 64, parameters: int = 10, lengths: Any = (1, ())
+) -> CutPlan:
+    """The plan after a generation in which each job took this number of seconds."""
     rows, measured = np.zeros(jobs, row_dtype()), np.zeros(len(lengths[1]), row_dtype())
     rows["length"], measured["length"] = lengths
-    found.update(rows, measured, seconds * jobs, 4 * parameters)
-    return found.plan
+    result.update(rows, measured, seconds * jobs, 4 * parameters)
+    return result.plan
 
 
 @pytest.mark.parametrize(
@@ -53,9 +55,9 @@ def after(found: ChunkPlanner, seconds: float, jobs: int = 64, parameters: int =
     ],
 )
 def test_cheap_jobs_are_combined_by_duration(seconds: float, ranks: int, expected: Cut) -> None:
-    found = plan(ranks)
-    assert found.plan.cut == AS_ASKED
-    assert after(found, seconds).cut == expected
+    result = plan(ranks)
+    assert result.plan.cut == AS_ASKED
+    assert after(result, seconds).cut == expected
 
 
 @pytest.mark.parametrize(
@@ -79,8 +81,8 @@ def test_lockstep_chunks_of_long_generations_get_smaller() -> None:
 
 
 def test_chunks_are_unchanged_if_fixed_or_after_the_loss_of_ranks() -> None:
-    assert after(plan(given=5), 0.001).cut == Cut(5, 5)
-    assert after(plan(cutting="fixed"), 0.001).cut == after(plan(cutting="fixed", given=5), 0.001).cut == AS_ASKED
+    assert after(plan(requested=5), 0.001).cut == Cut(5, 5)
+    assert after(plan(cutting="fixed"), 0.001).cut == after(plan(cutting="fixed", requested=5), 0.001).cut == AS_ASKED
     assert after(plan(is_fault_tolerant=True), 0.001).cut == AS_ASKED
     assert after(plan(cutting="free", is_fault_tolerant=True), 0.001).cut == Cut(16, 4)
 
@@ -105,14 +107,14 @@ def test_chunks_get_smaller_towards_the_end(cut_: Cut, jobs: int, ranks: int, ex
 def test_jobs_are_divided_again_and_keep_their_units() -> None:
     """40 jobs in units of 16, then probes of two parents, in chunks of 10."""
     asked = [*cut(40, 16), *cut(12, 16, 0, "probe", 1), *cut(12, 16, 12, "probe", 2)]
-    found = recut(asked, Cut(10, 10), 2)
-    assert [(each.purpose, each.parent, each.first_job, each.jobs, each.offset) for each in found] == [
+    result = recut(asked, Cut(10, 10), 2)
+    assert [(item.purpose, item.parent, item.first_job, item.jobs, item.offset) for item in result] == [
         *[("train", 0, 0, 10, 0), ("train", 0, 10, 10, 10), ("train", 0, 20, 10, 4), ("train", 0, 30, 10, 14)],
         *[("probe", 1, 0, 10, 0), ("probe", 1, 10, 2, 10), ("probe", 2, 12, 10, 0), ("probe", 2, 22, 2, 10)],
     ]
     assert recut(asked, AS_ASKED, 2) == asked
     gap = [Chunk(0, 0, 1), Chunk(0, 2, 1)]
-    assert [(each.first_job, each.jobs) for each in recut(gap, Cut(9, 9), 1)] == [(0, 1), (2, 1)]
+    assert [(item.first_job, item.jobs) for item in recut(gap, Cut(9, 9), 1)] == [(0, 1), (2, 1)]
 
 
 def test_parts_of_one_unit_are_combined() -> None:
@@ -123,7 +125,7 @@ def test_parts_of_one_unit_are_combined() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cutting", "given", "ranks", "expected"),
+    ("cutting", "requested", "ranks", "expected"),
     [
         ("fixed", "auto", 4, 16),
         ("free", 3, 4, 16),
@@ -133,17 +135,17 @@ def test_parts_of_one_unit_are_combined() -> None:
     ],
 )
 def test_chunks_of_an_evaluation_depend_on_the_number_of_ranks(
-    cutting: Any, given: Any, ranks: int, expected: int
+    cutting: Any, requested: Any, ranks: int, expected: int
 ) -> None:
-    assert evaluation_size(10, cutting, given, ranks) == expected
+    assert evaluation_size(10, cutting, requested, ranks) == expected
 
 
 def test_longer_episodes_are_handed_out_first() -> None:
-    found = plan(cutting="free")
-    assert found.plan.evaluation_first
-    assert not after(found, 0.001, lengths=(50, (49, 49))).evaluation_first
-    assert not after(found, 0.001).evaluation_first  # nothing was measured
-    assert after(found, 0.001, lengths=(50, (50, 50))).evaluation_first
+    result = plan(cutting="free")
+    assert result.plan.evaluation_first
+    assert not after(result, 0.001, lengths=(50, (49, 49))).evaluation_first
+    assert not after(result, 0.001).evaluation_first  # nothing was measured
+    assert after(result, 0.001, lengths=(50, (50, 50))).evaluation_first
 
 
 def test_plan_is_sent_as_numbers() -> None:
@@ -152,7 +154,7 @@ def test_plan_is_sent_as_numbers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("jobs", "size", "ranks", "is_free", "told"),
+    ("jobs", "size", "ranks", "is_free", "message"),
     [
         (64, 16, 4, False, None),
         (64, 1, 64, True, None),
@@ -173,8 +175,8 @@ def test_plan_is_sent_as_numbers() -> None:
         ),
     ],
 )
-def test_idle_ranks_are_reported(jobs: int, size: int, ranks: int, is_free: bool, told: str | None) -> None:
-    assert idle_message(jobs, size, ranks, "auto", is_free) == told
+def test_idle_ranks_are_reported(jobs: int, size: int, ranks: int, is_free: bool, message: str | None) -> None:
+    assert idle_message(jobs, size, ranks, "auto", is_free) == message
 
 
 def test_run_reports_its_idle_ranks() -> None:
@@ -186,22 +188,22 @@ def test_run_reports_its_idle_ranks() -> None:
 
 def test_dependent_jobs_are_refused_if_chunks_depend_on_the_ranks() -> None:
     plan(cutting="free").require_independent(mixed_chunks=0)
-    plan(cutting="free", given=16).require_independent(mixed_chunks=1)
+    plan(cutting="free", requested=16).require_independent(mixed_chunks=1)
     plan(cutting="fixed").require_independent(mixed_chunks=1)
     with pytest.raises(RunError, match=r"Set mpi\.chunk_size to a number"):
         plan(cutting="free").require_independent(mixed_chunks=1)
 
 
 def test_results_do_not_depend_on_combined_evaluations(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = []
+    result = []
     for seconds in (1e-9, 1e-5, 1.0):
         monkeypatch.setattr("hpc_es.training.chunking.LARGEST_SECONDS", seconds)
         monkeypatch.setattr("hpc_es.training.chunking.SMALLEST_SECONDS", seconds / 3)
         minimum = hpc_es.minimize(
             lambda x: float((x * x).sum()), np.ones(3), 0.5, algorithm="cma_es", max_evaluations=70
         )
-        found.append((minimum.x.tobytes(), minimum.f, minimum.evaluations))
-    assert len(set(found)) == 1
+        result.append((minimum.x.tobytes(), minimum.f, minimum.evaluations))
+    assert len(set(result)) == 1
 
 
 DRAWS = """

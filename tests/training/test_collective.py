@@ -11,7 +11,7 @@ from hpc_es.training.collective import SharedArrays
 
 
 class Rank0:
-    """Rank 0 of two, that writes down what it sends."""
+    """Rank 0 of two, which records its messages."""
 
     rank, size = 0, 2
 
@@ -51,10 +51,10 @@ def test_unchanged_read_only_arrays_are_not_sent_again() -> None:
     mine, theirs = SharedArrays(here), SharedArrays(Rank1(here.sent))  # type: ignore[arg-type]
     root, theta = fixed(np.arange(6.0).reshape(2, 3)), np.array([1.0, 2])
 
-    def told(shared: Arrays) -> tuple[int, Arrays]:
+    def message(shared: Arrays) -> tuple[int, Arrays]:
         plan = mine.plan(shared)
         mine.broadcast(shared, plan)
-        count = sum(each.nbytes for each in here.sent if not isinstance(each, str))
+        count = sum(item.nbytes for item in here.sent if not isinstance(item, str))
         blank = {name: np.zeros(2, array.dtype) for name, array in shared.items()}
         got = theirs.broadcast(blank, plan)
         assert not here.sent
@@ -63,14 +63,14 @@ def test_unchanged_read_only_arrays_are_not_sent_again() -> None:
         }
         return count, got
 
-    first = told({"theta": theta, "root": root})[1]["root"]
-    count, got = told({"theta": theta, "root": root})
+    first = message({"theta": theta, "root": root})[1]["root"]
+    count, got = message({"theta": theta, "root": root})
     assert count == theta.nbytes, "an array that could be written to is sent each time"
     assert got["root"] is first
-    assert told({"theta": theta, "root": fixed(2 * root)})[0] == theta.nbytes + root.nbytes
-    assert told({"theta": np.ones(5), "root": root.T})[0] == 40 + root.nbytes, "of other shapes and orders"
+    assert message({"theta": theta, "root": fixed(2 * root)})[0] == theta.nbytes + root.nbytes
+    assert message({"theta": np.ones(5), "root": root.T})[0] == 40 + root.nbytes, "of other shapes and orders"
     mine.reset()
-    assert told({"theta": theta, "root": root})[0] == theta.nbytes + root.nbytes
+    assert message({"theta": theta, "root": root})[0] == theta.nbytes + root.nbytes
 
 
 def test_shapes_are_sent_if_they_change() -> None:
@@ -80,4 +80,4 @@ def test_shapes_are_sent_if_they_change() -> None:
         here.sent.clear()
         shared = {"theta": np.zeros(size)}
         mine.broadcast(shared, mine.plan(shared))
-        assert sum(isinstance(each, str) for each in here.sent) == texts
+        assert sum(isinstance(item, str) for item in here.sent) == texts

@@ -13,8 +13,8 @@ from hpc_es.training.failure_reports import MOST_KINDS, FailureReport, FailureRe
 
 
 @dataclass
-class Place:
-    """What reports ask of a world."""
+class Location:
+    """The part of a world that failure reports use."""
 
     rank: int
     host: str
@@ -22,7 +22,7 @@ class Place:
 
 def reports(rank: int, written: list[FailureReport] | None = None) -> FailureReports:
     write = None if written is None else written.append
-    return FailureReports(Place(rank, f"node{rank}"), write)  # type: ignore[arg-type]
+    return FailureReports(Location(rank, f"node{rank}"), write)  # type: ignore[arg-type]
 
 
 def test_each_failure_kind_is_sent_and_written_once_in_job_order() -> None:

@@ -23,8 +23,8 @@ from hpc_es.training.generation import Generation, fitness_of
 from tests.helpers.harness import mpiexec, script
 from tests.helpers.runs import TINY
 
-# Return 100 * generation + job; a field of its own with (job, parent); of each unit of 2 jobs the sum of their numbers,
-# of the unit that begins at job 2 nothing. The fitness is twice the return less the greatest one so far.
+# Return 100 * generation + job; an additional column with (job, parent). Each unit of 2 jobs learns the sum of their
+# numbers, except the unit that starts at job 2. The fitness is twice the return minus the greatest one so far.
 TOY = """
 import json
 import numpy as np
@@ -109,59 +109,59 @@ guarded(body)
 
 
 @pytest.fixture(scope="module", params=[1, 3])
-def told(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """What rank 0 has at the end of the generation, on so many ranks."""
+def message(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """Results of rank 0 at the end of the generation, on this number of ranks."""
     done = mpiexec(request.param, script(TOY), timeout_seconds=60)
     assert done.status == 0, str(done)
-    found: dict[str, Any] = json.loads(done.stdout)
-    assert len(found["asked"]) == request.param
-    return found
+    result: dict[str, Any] = json.loads(done.stdout)
+    assert len(result["asked"]) == request.param
+    return result
 
 
-def test_ask_gets_the_rows_of_earlier_rounds_on_every_rank(told: dict[str, Any]) -> None:
+def test_ask_gets_the_rows_of_earlier_rounds_on_every_rank(message: dict[str, Any]) -> None:
     """Training rows only, in job order, with the columns of the strategy."""
     first, second = [300.0, 301, 302, 303, 304], [305.0, 306]
     expected = [[0, [], []], [1, first, [0] * 5], [2, first + second, [0] * 5 + [1] * 2]]
-    assert [[asked[:3] for asked in of_rank] for of_rank in told["asked"]] == [expected] * len(told["asked"])
+    assert [[asked[:3] for asked in of_rank] for of_rank in message["asked"]] == [expected] * len(message["asked"])
 
 
-def test_fitness_covers_all_rows_so_far_on_every_rank(told: dict[str, Any]) -> None:
+def test_fitness_covers_all_rows_so_far_on_every_rank(message: dict[str, Any]) -> None:
     """2 r - 304 in the first round, 2 r - 306 in both; for probes 2 r - 302.5, then 2 r - 303.5."""
     expected = [[], [296, 298, 300, 302, 304], [294, 296, 298, 300, 302, 304, 306]]
-    assert [[asked[3] for asked in of_rank] for of_rank in told["asked"]] == [expected] * len(told["asked"])
+    assert [[asked[3] for asked in of_rank] for of_rank in message["asked"]] == [expected] * len(message["asked"])
     probes = (
         [[300.5, 301.5, 302.5], [298.5, 300.5, 302.5]],
         [[300.5, 301.5, 302.5, 303.5], [297.5, 299.5, 301.5, 303.5]],
     )
-    assert told["measured"] == [list(probes)] * len(told["measured"])
-    assert told["fitness"] == [expected[2], probes[1][1]]
+    assert message["measured"] == [list(probes)] * len(message["measured"])
+    assert message["fitness"] == [expected[2], probes[1][1]]
 
 
-def test_rows_of_training_and_probes_are_separate_and_in_job_order(told: dict[str, Any]) -> None:
-    assert told["rows"] == [[300, 301, 302, 303, 304, 305, 306], [[job, job > 4] for job in range(7)]]
-    assert told["probes"] == [[300.5, 301.5, 302.5, 303.5], [[0, 7], [1, 7], [2, 7], [3, 8]]]
-    assert told["evaluation"] == [[300, 301, 302, 303], [[job, 0] for job in range(4)]]
+def test_rows_of_training_and_probes_are_separate_and_in_job_order(message: dict[str, Any]) -> None:
+    assert message["rows"] == [[300, 301, 302, 303, 304, 305, 306], [[job, job > 4] for job in range(7)]]
+    assert message["probes"] == [[300.5, 301.5, 302.5, 303.5], [[0, 7], [1, 7], [2, 7], [3, 8]]]
+    assert message["evaluation"] == [[300, 301, 302, 303], [[job, 0] for job in range(4)]]
 
 
-def test_chunk_arrays_exclude_probes_and_units_include_them_in_order(told: dict[str, Any]) -> None:
+def test_chunk_arrays_exclude_probes_and_units_include_them_in_order(message: dict[str, Any]) -> None:
     """Chunk indices: the evaluation, three chunks and two probes, then two chunks and a probe."""
-    assert told["indices"] == [1, 2, 3, 6, 7]
-    assert told["learned"] == [1, 4, 1, 5, 6, 3]
+    assert message["indices"] == [1, 2, 3, 6, 7]
+    assert message["learned"] == [1, 4, 1, 5, 6, 3]
 
 
-def test_blocks_are_in_order_and_use_the_prepared_weights(told: dict[str, Any]) -> None:
+def test_blocks_are_in_order_and_use_the_prepared_weights(message: dict[str, Any]) -> None:
     """A block may be empty if there is no information."""
-    assert told["prepared"] == 2 * (7 * 300 + 21) - 7 * 306
-    assert told["blocks"] == [[0, 2100], [], [4, 2100], [6, 2100]]
+    assert message["prepared"] == 2 * (7 * 300 + 21) - 7 * 306
+    assert message["blocks"] == [[0, 2100], [], [4, 2100], [6, 2100]]
 
 
-def test_ranks_report_all_chunks_of_all_rounds(told: dict[str, Any]) -> None:
-    assert told["calls"] == told["chunks"] == 9
+def test_ranks_report_all_chunks_of_all_rounds(message: dict[str, Any]) -> None:
+    assert message["calls"] == message["chunks"] == 9
 
 
 @dataclass(frozen=True)
 class Twice(Strategy):
-    """Two rounds of three jobs, of which the second is asked for only after the first; job j returns g + j / 10."""
+    """Two rounds of three jobs; the second is requested after the first; job j returns g + j / 10."""
 
     def ask(self, state: State, round: int, rows: Rows, fitness: Float64) -> Sequence[Chunk]:
         assert len(rows) == 3 * round, "the rows of another generation"
@@ -194,7 +194,7 @@ def test_interleaved_generations_equal_separate_ones() -> None:
 
 
 def parts_of(problem: Any) -> Parts:
-    """The parts of a run of which only the problem matters."""
+    """Parts of a run with a problem and placeholders."""
     return Parts(None, None, problem, None, None, row_dtype(), 2, "fixed")  # type: ignore[arg-type]
 
 
@@ -224,8 +224,8 @@ def test_fitness_equal_to_the_return_is_not_copied() -> None:
 
 
 def test_failed_job_has_no_fitness_for_any_columns() -> None:
-    found = fitness_of(parts_of(Shorter()), State(0, {}, {}), rows_of(1.0, np.nan))
-    assert found.dtype == np.float64 and found[0] == 0 and np.isnan(found[1])
+    result = fitness_of(parts_of(Shorter()), State(0, {}, {}), rows_of(1.0, np.nan))
+    assert result.dtype == np.float64 and result[0] == 0 and np.isnan(result[1])
 
 
 def test_fitness_of_no_jobs_is_empty() -> None:

@@ -24,11 +24,11 @@ from hpc_es.training.init_from import apply_source
 from tests.helpers.trained import CONFIG, NORMALISED, run, snapshot
 
 REACH = ("task.env_id=tests.helpers.toys:Reach-v0", "algorithm.optimizer.learning_rate=0.01")
-SEEN = np.random.default_rng(1).normal(0, 2, (9, 3)).astype(np.float32)
+OBSERVED = np.random.default_rng(1).normal(0, 2, (9, 3)).astype(np.float32)
 BOX = Box(np.full(2, -1, np.float32), np.full(2, 1, np.float32))
 
 
-def begun(directory: Path, source: object, *overrides: str) -> State:
+def started(directory: Path, source: object, *overrides: str) -> State:
     """The state in which a run begins that is started from another."""
     changes = (*REACH, f"policy.init_from={source}", "stop.generations=0", *overrides)
     for _ in hpc_es.train(override(CONFIG, changes), directory):
@@ -46,10 +46,10 @@ CARRIED = ProblemState({"observation_mean": np.zeros(3, np.float32)}, {"observat
 
 
 def test_init_from_copies_theta_and_problem_state_but_not_the_optimizer() -> None:
-    found = apply_source(state(), state(fill=5.0, count=7.0), CARRIED)
-    assert found.generation == 0
-    assert found.shared["theta"].tolist() == [5, 5] and found.shared["observation_mean"].tolist() == [5, 5, 5]
-    assert found.master["observation_count"] == 7 and found.master["adam_m"].tolist() == [0, 0]
+    result = apply_source(state(), state(fill=5.0, count=7.0), CARRIED)
+    assert result.generation == 0
+    assert result.shared["theta"].tolist() == [5, 5] and result.shared["observation_mean"].tolist() == [5, 5, 5]
+    assert result.master["observation_count"] == 7 and result.master["adam_m"].tolist() == [0, 0]
 
 
 def test_parts_missing_in_the_source_keep_their_initial_values() -> None:
@@ -57,38 +57,38 @@ def test_parts_missing_in_the_source_keep_their_initial_values() -> None:
     value = np.array([1.0], np.float32)
     source = state(fill=5.0, count=7.0)
     source = State(5, {"theta": source.theta, "observation_mean": np.ones(4, np.float32), "old": value}, {})
-    found = apply_source(state(value=value), source, CARRIED)
-    assert list(found.shared) == ["theta", "value", "observation_mean"]
-    assert found.shared["theta"].tolist() == [5, 5] and found.shared["value"] is value
-    assert found.shared["observation_mean"].tolist() == [0, 0, 0] and found.master["observation_count"] == 0
+    result = apply_source(state(value=value), source, CARRIED)
+    assert list(result.shared) == ["theta", "value", "observation_mean"]
+    assert result.shared["theta"].tolist() == [5, 5] and result.shared["value"] is value
+    assert result.shared["observation_mean"].tolist() == [0, 0, 0] and result.master["observation_count"] == 0
 
 
 def test_statistics_of_another_kind_are_not_mixed() -> None:
     """Mean and count without the sums would be neither the statistics of the source nor those of the run."""
     ours = ProblemState(CARRIED.shared, {**CARRIED.master, "observation_centre": np.zeros(3)})
     begin = ours.merge_into(State(0, {"theta": np.zeros(2, np.float32)}, {}))
-    found = apply_source(begin, state(fill=5.0, count=7.0), ours)
-    assert found.theta.tolist() == [5, 5]
-    assert found.shared["observation_mean"].tolist() == [0, 0, 0] and found.master["observation_count"] == 0
+    result = apply_source(begin, state(fill=5.0, count=7.0), ours)
+    assert result.theta.tolist() == [5, 5]
+    assert result.shared["observation_mean"].tolist() == [0, 0, 0] and result.master["observation_count"] == 0
 
 
 def test_counters_restart_at_zero() -> None:
     own, source = ({"episodes": np.asarray(n)} for n in (0, 500))
-    found = apply_source(state(**own), state(fill=5.0, **source), CARRIED)
-    assert int(found.shared["episodes"]) == 0 and found.theta.tolist() == [5.0, 5.0]
+    result = apply_source(state(**own), state(fill=5.0, **source), CARRIED)
+    assert int(result.shared["episodes"]) == 0 and result.theta.tolist() == [5.0, 5.0]
 
 
 def test_run_without_statistics_copies_none() -> None:
     plain = State(0, {"theta": np.zeros(2, np.float32)}, {})
-    found = apply_source(plain, state(fill=5.0, count=7.0), ProblemState())
-    assert (list(found.shared), list(found.master), found.theta.tolist()) == (["theta"], [], [5, 5])
+    result = apply_source(plain, state(fill=5.0, count=7.0), ProblemState())
+    assert (list(result.shared), list(result.master), result.theta.tolist()) == (["theta"], [], [5, 5])
 
 
 # Statistics of the observations: theirs, none, or those of a file.
 
 
 @pytest.mark.parametrize(
-    ("source", "overrides", "told"),
+    ("source", "overrides", "message"),
     [
         (
             NORMALISED,
@@ -103,11 +103,11 @@ def test_run_without_statistics_copies_none() -> None:
     ],
 )
 def test_different_normalisation_of_the_source_is_reported(
-    source: tuple[str, ...], overrides: tuple[str, ...], told: str | None, tmp_path: Path, capsys: Any
+    source: tuple[str, ...], overrides: tuple[str, ...], message: str | None, tmp_path: Path, capsys: Any
 ) -> None:
-    begun(tmp_path / "run", run(*REACH, *source), *overrides)
+    started(tmp_path / "run", run(*REACH, *source), *overrides)
     out = capsys.readouterr().out
-    assert "WARNING: policy.init_from" not in out if told is None else f" {told}" in out
+    assert "WARNING: policy.init_from" not in out if message is None else f" {message}" in out
 
 
 def test_statistics_can_be_omitted_or_come_from_another_run(tmp_path: Path) -> None:
@@ -117,11 +117,11 @@ def test_statistics_can_be_omitted_or_come_from_another_run(tmp_path: Path) -> N
     def statistics(state: State) -> list[bytes]:
         return [{**state.shared, **state.master}[name].tobytes() for name in names]
 
-    fresh = begun(tmp_path / "a", source, *NORMALISED, "policy.init_observations=false")
+    fresh = started(tmp_path / "a", source, *NORMALISED, "policy.init_observations=false")
     assert fresh.shared["observation_mean"].tolist() == [0, 0, 0] and fresh.master["observation_count"] == 0.01
-    found = begun(tmp_path / "b", source, *NORMALISED, f"policy.init_observations={other}")
-    assert statistics(found) == statistics(snapshot(other).state) != statistics(snapshot(source).state)
-    assert found.theta.tobytes() == fresh.theta.tobytes() == snapshot(source).state.theta.tobytes()
+    result = started(tmp_path / "b", source, *NORMALISED, f"policy.init_observations={other}")
+    assert statistics(result) == statistics(snapshot(other).state) != statistics(snapshot(source).state)
+    assert result.theta.tobytes() == fresh.theta.tobytes() == snapshot(source).state.theta.tobytes()
 
 
 @pytest.mark.parametrize(
@@ -139,9 +139,9 @@ def test_unsuitable_file_is_refused(overrides: tuple[str, ...], said: str, tmp_p
     np.savez(files["npz"], t=3, v=np.zeros(26, np.float32))  # of SGD
     files["text"] = tmp_path / "text.keras"
     files["text"].write_text("no archive")
-    with pytest.raises(UserError) as told:
-        begun(tmp_path / "run", files["source"], *(text.format(**files) for text in overrides))
-    assert said in str(told.value)
+    with pytest.raises(UserError) as message:
+        started(tmp_path / "run", files["source"], *(text.format(**files) for text in overrides))
+    assert said in str(message.value)
 
 
 def test_statistics_of_the_other_kind_are_converted() -> None:
@@ -149,10 +149,10 @@ def test_statistics_of_the_other_kind_are_converted() -> None:
     sample = Deviations(np.array([1.0, 2.0]), np.array([12.0, 0.0]), 4.0)
     theirs, ours = statistics_state(sample), statistics_state(Moments.initial(2))
     source = theirs.merge_into(State(0, {"theta": np.ones(1, np.float32)}, {}))
-    found = apply_source(ours.merge_into(State(0, {"theta": np.zeros(1, np.float32)}, {})), source, ours)
-    assert found.shared["observation_mean"].tolist() == [1, 2] and found.master["observation_count"] == 4
-    np.testing.assert_allclose(found.shared["observation_std"], [2, 0.1])  # sqrt(12 / 3), and the floor
-    back = apply_source(theirs.merge_into(State(0, {}, {})), found, theirs)
+    result = apply_source(ours.merge_into(State(0, {"theta": np.zeros(1, np.float32)}, {})), source, ours)
+    assert result.shared["observation_mean"].tolist() == [1, 2] and result.master["observation_count"] == 4
+    np.testing.assert_allclose(result.shared["observation_std"], [2, 0.1])  # sqrt(12 / 3), and the floor
+    back = apply_source(theirs.merge_into(State(0, {}, {})), result, theirs)
     np.testing.assert_allclose(back.shared["observation_std"], [2, 0.1], rtol=1e-6)
 
 
@@ -192,18 +192,18 @@ def test_notebook_model_with_its_statistics_and_optimizer(tmp_path: Path) -> Non
     slots = {"m": np.float32(theta * 2), "v": np.float32(theta**2), "beta1": 0.9}
     np.savez(tmp_path / "optimizer.npz", t=7, dim=len(theta), **slots)  # type: ignore[arg-type]
     network = (*NORMALISED, f"policy.hidden_dims={list(widths[1:-1])}")
-    alone = begun(tmp_path / "a", model, *network)
+    alone = started(tmp_path / "a", model, *network)
     assert alone.theta.tobytes() == theta.tobytes()
     np.testing.assert_allclose(alone.shared["observation_mean"], [1, 2, 3], rtol=1e-6)
     np.testing.assert_allclose(alone.shared["observation_std"], [1, 2, 0.5], rtol=1e-5)
     assert alone.master["observation_count"] == 1e5 and alone.master["optimizer_steps"] == 0
     files = (f"policy.init_observations={tmp_path}/ob.npz", f"policy.init_optimizer={tmp_path}/optimizer.npz")
-    found = begun(tmp_path / "b", model, *network, *files)
-    np.testing.assert_allclose(found.shared["observation_mean"], [2, 4, 6], rtol=1e-6)
-    np.testing.assert_allclose(found.shared["observation_std"], [1, 0.1, 2], rtol=1e-4)  # 0.05 is below the floor
-    assert found.master["observation_count"] == 5 and found.master["optimizer_steps"] == 7
-    assert found.master["adam_m"].tobytes() == slots["m"].tobytes()  # type: ignore[attr-defined]
-    assert found.master["adam_v"].tobytes() == slots["v"].tobytes()  # type: ignore[attr-defined]
+    result = started(tmp_path / "b", model, *network, *files)
+    np.testing.assert_allclose(result.shared["observation_mean"], [2, 4, 6], rtol=1e-6)
+    np.testing.assert_allclose(result.shared["observation_std"], [1, 0.1, 2], rtol=1e-4)  # 0.05 is below the floor
+    assert result.master["observation_count"] == 5 and result.master["optimizer_steps"] == 7
+    assert result.master["adam_m"].tobytes() == slots["m"].tobytes()  # type: ignore[attr-defined]
+    assert result.master["adam_v"].tobytes() == slots["v"].tobytes()  # type: ignore[attr-defined]
 
 
 def test_keras_model_of_another_network_is_refused(tmp_path: Path) -> None:
@@ -212,7 +212,7 @@ def test_keras_model_of_another_network_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
         UserError, match=r"expected dense layers of the shapes \[\(3, 4\), \(4, 2\)\], found \[\(3, 5\)"
     ):
-        begun(tmp_path / "run", model)
+        started(tmp_path / "run", model)
 
 
 # Keras files of our own.
@@ -226,9 +226,9 @@ def test_training_continues_from_an_exported_policy(suffix: str, tmp_path: Path)
     build, _ = MODELS["mlp"]
     build(policy.policy, policy.source.theta, policy.source.normaliser).save(file)
     assert is_keras_file(file) and not is_keras_file(source / "checkpoints" / "best.h5")
-    found = begun(tmp_path / "run", file, *NORMALISED)
-    assert found.theta.tobytes() == policy.source.theta.tobytes()
-    np.testing.assert_allclose(hpc_es.load_policy(tmp_path / "run", "last")(SEEN), policy(SEEN), atol=1e-5)
+    result = started(tmp_path / "run", file, *NORMALISED)
+    assert result.theta.tobytes() == policy.source.theta.tobytes()
+    np.testing.assert_allclose(hpc_es.load_policy(tmp_path / "run", "last")(OBSERVED), policy(OBSERVED), atol=1e-5)
 
 
 @pytest.mark.tensorflow
@@ -243,5 +243,5 @@ def test_theta_value_head_and_normaliser_are_restored_from_a_keras_file(kind: st
     layers = read_layers(tmp_path / "model.keras")
     np.testing.assert_allclose(parameters(policy, layers), theta, atol=1e-6)
     np.testing.assert_array_equal(value_of(layers), value)  # type: ignore[arg-type]
-    for found, expected in zip(normaliser_of(layers) or (), normaliser[:2], strict=True):
-        np.testing.assert_allclose(found, expected, rtol=1e-6)
+    for result, expected in zip(normaliser_of(layers) or (), normaliser[:2], strict=True):
+        np.testing.assert_allclose(result, expected, rtol=1e-6)

@@ -113,8 +113,8 @@ def test_evaluating_alone_needs_automatic_chunks_and_master_evaluation(
         world: Any = SimpleNamespace(size=size, rank=rank, fault_handler=handler, library="none")
         return Rank0Alone.from_config(config, world, parts, lambda: 0, FailureReports(World("none"), None)) is not None
 
-    found = [is_there(), is_there(size=1), is_there(rank=1), is_there(is_fault_tolerant=True)]
-    assert found == [expected, False, False, False]
+    result = [is_there(), is_there(size=1), is_there(rank=1), is_there(is_fault_tolerant=True)]
+    assert result == [expected, False, False, False]
 
 
 # A spell of three generations follows each generation of all ranks, whatever is faster.
@@ -206,6 +206,6 @@ def test_signal_to_a_waiting_rank_ends_the_run_which_can_be_resumed(tmp_path: Pa
 def test_notice_is_repeated_only_after_a_long_pause() -> None:
     notices, said = Notices(), []
     due = {3: ["a"], 4: ["a", "b"], 6: ["a"], 4 + QUIET_GENERATIONS: ["b"], 5 + QUIET_GENERATIONS: ["a"]}
-    for generation, told in due.items():
-        said += notices.new(generation, told)
+    for generation, message in due.items():
+        said += notices.new(generation, message)
     assert said == ["generation 3: a", "generation 4: b", f"generation {4 + QUIET_GENERATIONS}: b"]

@@ -18,10 +18,10 @@ from hpc_es.training.recorder import UpdateJournal, UpdateReplay
 
 
 def rows(*returns: float) -> np.ndarray:
-    """Rows with these returns."""
-    made = np.zeros(len(returns), ROW)
-    made["return_"], made["length"] = returns, 7
-    return made
+    """Rows with the given returns and the length 7."""
+    created = np.zeros(len(returns), ROW)
+    created["return_"], created["length"] = returns, 7
+    return created
 
 
 UNITS = [{"count": np.array(3, np.int64), "layer/sums": np.array([[0.1, -0.0]], np.float64)}, {}]
@@ -37,7 +37,7 @@ def snapshot_of(state: State) -> Snapshot:
     return Snapshot(state, {}, None, {}, "", "", {}, {}, {})
 
 
-def begun(directory: Path, generation: int, interval: int) -> UpdateJournal:
+def started(directory: Path, generation: int, interval: int) -> UpdateJournal:
     """A journal after a whole checkpoint of this generation."""
     path = directory / f"checkpoint_{generation:010d}.h5"
     save(path, snapshot_of(state(generation)))
@@ -53,8 +53,8 @@ def test_update_inputs_are_restored_bit_for_bit() -> None:
     assert back.rows.dtype == ROW and back.probes.shape == (0,)
     assert [list(unit) for unit in back.units] == [["count", "layer/sums"], []]
     for name, array in UNITS[0].items():
-        found = back.units[0][name]
-        assert (found.dtype, found.shape, found.tobytes()) == (array.dtype, array.shape, array.tobytes())
+        result = back.units[0][name]
+        assert (result.dtype, result.shape, result.tobytes()) == (array.dtype, array.shape, array.tobytes())
 
 
 def coded(arrays: Mapping[str, np.ndarray]) -> bytes:
@@ -95,13 +95,13 @@ def test_column_that_is_missing_or_has_another_shape_is_refused(column: Column) 
 
 
 def test_update_inputs_replace_full_checkpoints_within_the_interval(tmp_path: Path) -> None:
-    journal = begun(tmp_path, 4, interval=3)
+    journal = started(tmp_path, 4, interval=3)
     assert journal.since(state(4)) is None  # nothing has been learned since
     for generation in (5, 6):
         journal.add(Results(rows(1.0), []), [])
-        found = journal.since(state(generation))
-        assert found is not None
-        base, since = found
+        result = journal.since(state(generation))
+        assert result is not None
+        base, since = result
         assert (base, since.base, len(since.learned_from)) == (4, "checkpoint_0000000004.h5", generation - 4)
         assert since.base_sha256 == image_sha256(tmp_path / since.base)
         assert since.theta_sha256 == digest({"theta": np.full(1000, generation, np.float32)})
@@ -110,7 +110,7 @@ def test_update_inputs_replace_full_checkpoints_within_the_interval(tmp_path: Pa
 
 
 def test_state_is_written_if_it_is_smaller_than_the_update_inputs(tmp_path: Path) -> None:
-    journal = begun(tmp_path, 0, interval=100)
+    journal = started(tmp_path, 0, interval=100)
     journal.add(Results(rows(*np.ones(100)), []), [])  # 100 rows of 16 bytes and more
     assert journal.since(state(1)) is not None  # 4,008 bytes
     assert journal.since(state(1, size=100)) is None  # 408 bytes
@@ -118,14 +118,14 @@ def test_state_is_written_if_it_is_smaller_than_the_update_inputs(tmp_path: Path
 
 @pytest.mark.parametrize("interval", [0, 5])
 def test_next_checkpoint_is_full_if_there_are_chunk_arrays(interval: int, tmp_path: Path) -> None:
-    journal = begun(tmp_path, 0, interval)
+    journal = started(tmp_path, 0, interval)
     arrays = [{"gradient": np.zeros(3)}] if interval else []
     journal.add(Results(rows(1.0), arrays), [])
     assert journal.since(state(1)) is None
 
 
 def test_replay_with_a_different_state_ends_the_run(tmp_path: Path) -> None:
-    journal = begun(tmp_path, 0, interval=5)
+    journal = started(tmp_path, 0, interval=5)
     journal.add(Results(rows(1.0), []), [])
     base, since = journal.since(state(1)) or pytest.fail("expected one")
     replay = UpdateReplay(since, state(base), None)

@@ -20,7 +20,7 @@ def written(directory: Path, text: str, base: str = TINY) -> Path:
 
 
 def refused(directory: Path, text: str, base: str = TINY, fixed: tuple[str, ...] = ()) -> str:
-    """What is said of a file with mistakes, be it of its own or of its trials."""
+    """The messages about errors of a tuning file or of its trials."""
     with pytest.raises(ConfigError) as error:
         check(load(written(directory, text, base), fixed), ranks=2)
     return str(error.value)

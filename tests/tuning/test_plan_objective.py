@@ -63,8 +63,8 @@ def test_budget_of_a_program_search_ends_at_the_first_correct_program() -> None:
 def test_further_measures_of_a_trial() -> None:
     """Success in 2 of 4, after 200 of 1,000 programs and beyond the limit, in the last generation: (0.2 + 3) / 4."""
     budget = {"episodes": 1000, "target_return": None}
-    found = [(True, 200), (False, 1000), (True, 1040), (False, 300)]
-    rows = [{**row(success), "budget": budget, "npe": npe} for success, npe in found]
+    result = [(True, 200), (False, 1000), (True, 1040), (False, 300)]
+    rows = [{**row(success), "budget": budget, "npe": npe} for success, npe in result]
     assert measures(rows) == {"success_rate": 0.5, "programs_seen_fraction": 0.8}
     assert measures([row(True, 250), row(False, 100)]) == {"success_rate": 0.5}
     assert measures([{**rows[0], "budget": {"episodes": None}}]) == {"success_rate": 1.0}

@@ -48,8 +48,8 @@ def tuning(directory: Path, search: str = "grid", base: str = TINY) -> Path:
 
 def test_trials_are_sorted_by_objective_and_missing_ones_reported(tmp_path: Path, capsys: Any) -> None:
     assert cli.run(["tune-report", str(tuning(tmp_path)), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    states = [(row["trial"], row["state"], row["objective"]) for row in found["trials"]]
+    result = json.loads(capsys.readouterr().out)
+    states = [(row["trial"], row["state"], row["objective"]) for row in result["trials"]]
     assert states == [
         (4, "complete", 7.25),
         (2, "complete", 5.0),
@@ -58,11 +58,11 @@ def test_trials_are_sorted_by_objective_and_missing_ones_reported(tmp_path: Path
         (3, "begun", None),
         (5, "missing", None),
     ]
-    assert found["best"] == 4
-    assert found["unfinished"] == [3, 5]
-    assert found["trials"][0]["hyperparameters"] == TRIALS[4]
-    assert found["trials"][5]["hyperparameters"] == TRIALS[5]
-    assert found["trials"][3]["reason"] == "all episodes failed"
+    assert result["best"] == 4
+    assert result["unfinished"] == [3, 5]
+    assert result["trials"][0]["hyperparameters"] == TRIALS[4]
+    assert result["trials"][5]["hyperparameters"] == TRIALS[5]
+    assert result["trials"][3]["reason"] == "all episodes failed"
 
 
 def test_report_has_a_line_per_trial_and_names_failures(tmp_path: Path, capsys: Any) -> None:

@@ -19,9 +19,9 @@ GA = {
 
 
 def space(data: dict[str, Any], search: str = "grid") -> Any:
-    found, problems = parse_space(data, search)
+    result, problems = parse_space(data, search)
     assert problems == []
-    return found
+    return result
 
 
 def test_mixed_radix_digits_start_with_the_least_significant() -> None:
@@ -65,11 +65,11 @@ RANGES = {
 
 
 def test_random_trials_are_a_function_of_seed_and_number() -> None:
-    found = space(RANGES, "random")
-    few, many = all_trials("random", found, 3, seed=7), all_trials("random", found, 40, seed=7)
+    result = space(RANGES, "random")
+    few, many = all_trials("random", result, 3, seed=7), all_trials("random", result, 40, seed=7)
     assert few == many[:3]
-    assert random_trial(found, 2, seed=7) == few[2]
-    assert all_trials("random", found, 40, seed=8) != many
+    assert random_trial(result, 2, seed=7) == few[2]
+    assert all_trials("random", result, 40, seed=8) != many
 
 
 def test_random_values_are_in_their_ranges() -> None:
@@ -107,14 +107,14 @@ MISTAKES: list[tuple[str, Any, str]] = [
 
 @pytest.mark.parametrize(("search", "entry", "text"), MISTAKES)
 def test_invalid_entries_of_a_space_are_refused(search: str, entry: Any, text: str) -> None:
-    found, problems = parse_space({"good": [1], "bad": entry}, search)
-    assert list(found) == ["good"]
+    result, problems = parse_space({"good": [1], "bad": entry}, search)
+    assert list(result) == ["good"]
     assert [key for key, _ in problems] == ["space.bad"]
     assert text in problems[0][1]
 
 
 def test_keys_that_a_tuning_cannot_vary_are_refused() -> None:
-    found, problems = parse_space({"a.b": [1], "a": [1], "x..y": [1], "repetitions": [1], "name": ["n"]}, "grid")
-    assert list(found) == ["a"]
+    result, problems = parse_space({"a.b": [1], "a": [1], "x..y": [1], "repetitions": [1], "name": ["n"]}, "grid")
+    assert list(result) == ["a"]
     assert [key for key, _ in problems] == ["space.a.b", "space.name", "space.repetitions", "space.x..y"]
     assert "a part of 'a'" in problems[0][1]

@@ -27,16 +27,16 @@ def study(directory: Path, trials: int = 20, seed: int = 1) -> Study:
 
 
 def chosen(one: Study) -> Any:
-    found = one.choose()
-    assert found is not None
-    return found
+    result = one.choose()
+    assert result is not None
+    return result
 
 
 def run(one: Study, objective: float, evaluations: tuple[float, ...] = ()) -> dict[str, Any]:
     """A whole trial; its hyperparameters."""
     trial, claim, values = chosen(one)
-    for place, evaluation in enumerate(evaluations, 1):
-        assert one.report(evaluation, place / len(evaluations)) is None
+    for index, evaluation in enumerate(evaluations, 1):
+        assert one.report(evaluation, index / len(evaluations)) is None
     trial.end(values, "complete", objective)
     one.tell(trial)
     claim.release()
@@ -57,7 +57,7 @@ def test_study_of_one_task_is_reproducible(tmp_path: Path) -> None:
     for name in ("one", "two", "other"):
         (tmp_path / name).mkdir()
     one, two = (
-        [run(study(tmp_path / name), -place) for place in range(13)] for name in ("one", "two")
+        [run(study(tmp_path / name), -index) for index in range(13)] for name in ("one", "two")
     )  # each trial by a new process, as it were
     assert one == two
     assert run(study(tmp_path / "other", seed=2), 0.0) != one[0]
@@ -114,8 +114,8 @@ def test_result_that_a_killed_task_did_not_report_is_reported(tmp_path: Path) ->
     trial.end(values, "complete", 4.5)
     claim.release()
     assert chosen(study(tmp_path))[0].number == 1
-    found = study(tmp_path)._study.trials[0]
-    assert (found.state, found.value) == (optuna.trial.TrialState.COMPLETE, 4.5)
+    result = study(tmp_path)._study.trials[0]
+    assert (result.state, result.value) == (optuna.trial.TrialState.COMPLETE, 4.5)
 
 
 @pytest.mark.parametrize("torn", [b'{"op_code":', b"\x00\x00", b'{"op_code":4,"worker_id":"x"}'])
@@ -129,8 +129,8 @@ def test_incomplete_journal_line_is_removed(torn: bytes, tmp_path: Path) -> None
 
 def test_trial_below_the_median_is_pruned(tmp_path: Path) -> None:
     one = study(tmp_path)
-    for place in range(5):
-        run(one, place, tuple(float(place) for _ in range(10)))  # best evaluations 0, 1, 2, 3, 4 throughout
+    for index in range(5):
+        run(one, index, tuple(float(index) for _ in range(10)))  # best evaluations 0, 1, 2, 3, 4 throughout
     trial, claim, values = chosen(one)
     assert one.report(1.5, 0.1) is None  # too early to tell
     assert "best evaluation 1.5 after 20% of the budget is below the median" in str(one.report(1.5, 0.2))

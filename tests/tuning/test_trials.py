@@ -13,9 +13,9 @@ VALUES = {"algorithm.sigma": 0.1}
 
 
 def generations(trial: Trial, count: int, repetition: str = "") -> None:
-    place = trial.path / repetition
-    place.mkdir(parents=True, exist_ok=True)
-    (place / "metrics.jsonl").write_text("{}\n" * count + '{"half')
+    directory = trial.path / repetition
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "metrics.jsonl").write_text("{}\n" * count + '{"half')
 
 
 def test_trial_fails_after_three_starts_without_progress(tmp_path: Path) -> None:
@@ -35,7 +35,7 @@ def test_new_generation_resets_the_number_of_starts(tmp_path: Path) -> None:
     assert trial.generations() == 3
     assert trial.fruitless_starts() == 0
     assert [trial.begin(VALUES) for _ in range(2)] == [True, True]
-    generations(trial, 1, "repetition_0000")  # cut back to a checkpoint, which is no progress
+    generations(trial, 1, "repetition_0000")  # back at a checkpoint, which is not progress
     assert [trial.begin(VALUES) for _ in range(2)] == [True, False]
 
 

@@ -28,10 +28,10 @@ def test_table_is_restored_exactly(tmp_path: Path) -> None:
 def test_concurrent_tasks_use_one_table(tmp_path: Path, monkeypatch: Any) -> None:
     """Other machines may compute other last bits, so the first writer decides."""
     pids = iter(range(100))
-    monkeypatch.setattr(trials_module.os, "getpid", lambda: next(pids))  # a temporary file each, as processes have
+    monkeypatch.setattr(trials_module.os, "getpid", lambda: next(pids))  # one temporary file per process
     with ThreadPoolExecutor(16) as pool:
-        found = list(pool.map(lambda n: freeze(tmp_path, IDENTITY, [{"algorithm.sigma": n}]), range(16)))
-    assert all(trials == found[0] for trials in found)
+        result = list(pool.map(lambda n: freeze(tmp_path, IDENTITY, [{"algorithm.sigma": n}]), range(16)))
+    assert all(trials == result[0] for trials in result)
     assert list(tmp_path.iterdir()) == [tmp_path / TABLE_FILE]
 
 

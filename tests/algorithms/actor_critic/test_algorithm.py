@@ -46,8 +46,8 @@ def config(*overrides: str) -> Config:
 
 
 def built(*overrides: str) -> Any:
-    made = config(*overrides)
-    return build_parts(made, World("none"), build_task(made)).algorithm
+    created = config(*overrides)
+    return build_parts(created, World("none"), build_task(created)).algorithm
 
 
 def trained(run: Path, *overrides: str) -> list[dict[str, Any]]:
@@ -146,7 +146,7 @@ def test_gradient_does_not_depend_on_the_chunks() -> None:
 
 
 def results(algorithm: Any, *chunks: tuple[float, int]) -> Results:
-    """Of chunks of one episode with a gradient of (x, 0, ...) and a length; a length below 0 is a failed one's."""
+    """Results of chunks of one episode with the gradient (x, 0, ...) and a length, negative if it failed."""
     rows = np.zeros(len(chunks), ROW)
     rows["length"] = [abs(length) for _, length in chunks]
     rows["return_"] = [np.nan if length < 0 else 1.0 for _, length in chunks]
@@ -183,7 +183,7 @@ def test_losses_of_samples_equal_those_of_the_batch(name: str) -> None:
     plain = built(*overrides)
     algorithm, state = plain.with_samples(), plain.initial()
     chunks = plain.ask(state, 0, np.zeros(0, ROW), NO_FITNESS)
-    outcomes, expected = ([each.evaluate(state, chunk, nothing) for chunk in chunks] for each in (algorithm, plain))
+    outcomes, expected = ([item.evaluate(state, chunk, nothing) for chunk in chunks] for item in (algorithm, plain))
     results = Results(np.concatenate([one.rows for one in outcomes]), [one.arrays for one in outcomes])
     assert all(
         (one.arrays[GRADIENT] == other.arrays[GRADIENT]).all() for one, other in zip(outcomes, expected, strict=True)
@@ -204,13 +204,13 @@ def test_losses_of_samples_equal_those_of_the_batch(name: str) -> None:
 def test_samples_of_segments_include_the_initial_memory(tmp_path: Path) -> None:
     overrides = ("task={kind: episodes, env_id: CartPole-v1}", "stop.generations=3")
     asynchronous = ("algorithm.updates=asynchronous", "algorithm.update_every=5", "evaluation.interval=0")
-    seen: list[Any] = []
+    observed: list[Any] = []
     with hpc_es.train(
-        config(*overrides, *asynchronous), tmp_path, after_train_step=lambda *all: seen.append(all)
+        config(*overrides, *asynchronous), tmp_path, after_train_step=lambda *all: observed.append(all)
     ) as run:
         before = run.state
         for _ in run:
-            sample, loss = seen[-1]
+            sample, loss = observed[-1]
             algorithm = run._run._parts.algorithm
             assert algorithm.sample_losses(before, sample) == pytest.approx(dict(loss), rel=1e-4)
             before = run.state
@@ -245,7 +245,7 @@ def test_evaluation_samples_actions_or_takes_the_greedy_ones() -> None:
     state = sampled.initial()
     state = dataclasses.replace(state, shared={**state.shared, "theta": np.zeros_like(state.theta)})
     chunk = Chunk(0, 0, 8, "evaluate")
-    first, second = (each.evaluate(state, chunk, nothing).rows["return_"] for each in (sampled, greedy))
+    first, second = (item.evaluate(state, chunk, nothing).rows["return_"] for item in (sampled, greedy))
     assert ((first > 10) & (first < 40)).all()  # a mean of 25, standard deviation 3.5
     assert ((second < 15) | (second > 35)).all()  # 5 or 45, 2.1
 
@@ -288,10 +288,10 @@ MISTAKES = {
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_invalid_options_are_refused_before_the_run(mistake: str) -> None:
     overrides, key, text = MISTAKES[mistake]
-    with pytest.raises(ConfigError) as told:
+    with pytest.raises(ConfigError) as message:
         build_task(config(*overrides))
-    lines = [line for line in str(told.value).splitlines() if key in line]
-    assert len(lines) == 1 and text in lines[0], str(told.value)
+    lines = [line for line in str(message.value).splitlines() if key in line]
+    assert len(lines) == 1 and text in lines[0], str(message.value)
 
 
 @pytest.mark.parametrize("unroll", ["1", "6", "null"])
@@ -311,9 +311,9 @@ def test_checkpoint_of_another_network_is_refused(tmp_path: Path) -> None:
 def test_init_from_copies_the_value_head(tmp_path: Path) -> None:
     trained(tmp_path / "run", "stop.generations=2")
     trained(tmp_path / "next", f"policy.init_from={tmp_path / 'run'}", "stop.generations=0", "seed=8")
-    expected, found = (runs.newest(tmp_path / name).state for name in ("run", "next"))
-    assert all(found.shared[name].tobytes() == expected.shared[name].tobytes() for name in ("theta", "value"))
-    assert found.generation == 0 and found.master["optimizer_steps"] == 0
+    expected, result = (runs.newest(tmp_path / name).state for name in ("run", "next"))
+    assert all(result.shared[name].tobytes() == expected.shared[name].tobytes() for name in ("theta", "value"))
+    assert result.generation == 0 and result.master["optimizer_steps"] == 0
 
 
 # What a run leaves (T30 to T34).

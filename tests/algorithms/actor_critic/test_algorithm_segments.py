@@ -51,8 +51,8 @@ def config(*overrides: str) -> Config:
 
 
 def built(*overrides: str) -> Any:
-    made = config(*overrides)
-    return build_parts(made, World("none"), build_task(made)).algorithm
+    created = config(*overrides)
+    return build_parts(created, World("none"), build_task(created)).algorithm
 
 
 def update(algorithm: Any, state: State) -> Outcome:
@@ -68,45 +68,45 @@ def later(state: State, generation: int) -> State:
 
 @pytest.fixture
 def seeds(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
-    """What each update's episodes begin with, to be filled in: the last stay."""
-    given: list[list[int]] = []
+    """Seeds of the episodes of each update, which a test appends; the last ones are repeated."""
+    updates: list[list[int]] = []
 
     def drawn(self: Any, state: State, chunk: Chunk) -> Any:
-        return np.array(given[min(state.generation, len(given) - 1)])[:, np.newaxis]
+        return np.array(updates[min(state.generation, len(updates) - 1)])[:, np.newaxis]
 
     monkeypatch.setattr(ActorCritic, "_seeds", drawn)
-    return given
+    return updates
 
 
 def constant(state: State, value: float) -> State:
-    """The state with a value head that says so everywhere."""
+    """The state with a value head that returns this value everywhere."""
     column = np.append(np.zeros(len(state.shared["value"]) - 1, np.float32), np.float32(value))
     return dataclasses.replace(state, shared={**state.shared, "value": column})
 
 
 def squares(returns: Sequence[float], value: float) -> float:
-    return sum((each - value) ** 2 for each in returns)
+    return sum((item - value) ** 2 for item in returns)
 
 
-# Targets, with a reward of 1 a step, the discount 0.9 and the value 2 of every state.
+# Targets, with a reward of 1 per step, the discount 0.9 and the value 2 of every state.
 
 
 def test_targets_bootstrap_from_the_value_unless_the_episode_ended(seeds: list[list[int]]) -> None:
     """Lengths 2 and 12: R is 1.9, 1; and 1 + 0.9 * 3.52 = 4.168, 1 + 0.9 * 2.8 = 3.52, 1 + 0.9 * 2 = 2.8."""
     seeds += [[1, 11]]
     algorithm = built()
-    found = update(algorithm, constant(algorithm.initial(), 2.0))
-    assert found.rows["length"].tolist() == [2, 3] and found.rows["episode_length"].tolist() == [2, 0]
-    assert found.arrays[SUMS][1] == pytest.approx(squares([1.9, 1.0, 4.168, 3.52, 2.8], 2.0), rel=1e-5)
+    result = update(algorithm, constant(algorithm.initial(), 2.0))
+    assert result.rows["length"].tolist() == [2, 3] and result.rows["episode_length"].tolist() == [2, 0]
+    assert result.arrays[SUMS][1] == pytest.approx(squares([1.9, 1.0, 4.168, 3.52, 2.8], 2.0), rel=1e-5)
 
 
 def test_targets_bootstrap_at_a_time_limit(seeds: list[list[int]]) -> None:
     """A limit of 2 steps truncates the episode of length 12: R is 3.52, 2.8; that of length 2 terminates."""
     seeds += [[1, 11]]
     algorithm = built("task.max_episode_steps=2")
-    found = update(algorithm, constant(algorithm.initial(), 2.0))
-    assert found.rows["episode_length"].tolist() == [2, 2]
-    assert found.arrays[SUMS][1] == pytest.approx(squares([1.9, 1.0, 3.52, 2.8], 2.0), rel=1e-5)
+    result = update(algorithm, constant(algorithm.initial(), 2.0))
+    assert result.rows["episode_length"].tolist() == [2, 2]
+    assert result.arrays[SUMS][1] == pytest.approx(squares([1.9, 1.0, 3.52, 2.8], 2.0), rel=1e-5)
 
 
 def test_bootstrap_values_use_the_memory_of_the_whole_episode() -> None:
@@ -121,7 +121,7 @@ def test_bootstrap_values_use_the_memory_of_the_whole_episode() -> None:
     for step in x[:4]:
         actor.act(step)
     whole = network(tf, theta, x)
-    rest = network(tf, theta, x[4:], memory=[(held[:, 0], held[:, 1]) for held in actor.memory()])
+    rest = network(tf, theta, x[4:], memory=[(cached[:, 0], cached[:, 1]) for cached in actor.memory()])
     for one, other in zip(whole, rest, strict=True):
         np.testing.assert_allclose(other, one[4:], atol=1e-5)
         assert np.abs(network(tf, theta, x[4:])[0] - whole[0][4:]).max() > 1e-3
@@ -133,19 +133,19 @@ def test_gradient_stops_at_the_start_of_a_segment() -> None:
     policy = built("policy.hidden_dims=[5]").policy
     theta, value = 3 * policy.initial(rng), rng.standard_normal(6).astype(np.float32)
     x, rewards = rng.standard_normal((12, 2, 3)).astype(np.float32), rng.standard_normal((12, 2)).astype(np.float32)
-    given = [x, rng.integers(2, size=(12, 2)).astype(np.int32), rewards, np.ones_like(rewards), 0 * rewards]
+    options = [x, rng.integers(2, size=(12, 2)).astype(np.int32), rewards, np.ones_like(rewards), 0 * rewards]
     fixed, beta = (theta, value), np.float32(0.1)
-    expected = episodes_graph(network, Loss(0.0, 1.0, 0.3, None, 4))(*fixed, beta, *given)
+    expected = episodes_graph(network, Loss(0.0, 1.0, 0.3, None, 4))(*fixed, beta, *options)
     actor, total = policy.bind(centre(theta, 2), None), np.zeros(len(theta) + len(value))
     for start in (0, 4, 8):
-        memory, part = actor.memory(), [array[start : start + 4] for array in given]
+        memory, part = actor.memory(), [array[start : start + 4] for array in options]
         total += segments_graph(network, Loss(0.0, 1.0, 0.3, None, None))(*fixed, beta, memory, *part)[0].numpy()
         for step in part[0]:
             actor.act(step)
     np.testing.assert_allclose(total, expected[0], atol=1e-4)
 
 
-# What goes on.
+# Continuing episodes.
 
 
 @pytest.mark.parametrize("backend", ["numpy", "tensorflow"])
@@ -173,11 +173,11 @@ def test_gradients_of_a_segment_use_its_initial_memory(seeds: list[list[int]]) -
     algorithm = built("algorithm.discount=0")
     state = algorithm.initial()
     state = dataclasses.replace(state, shared={**state.shared, "theta": state.theta / 4})  # far from saturation
-    found = [update(algorithm, later(state, n)).arrays[SUMS][1] for n in range(2)]
-    seen = np.array([[[step, 6, 1]] for step in range(6)], np.float32)
-    features = DifferentiableNetwork((3, 4, 2), None)(tensorflow(), state.theta, seen)[1].numpy()[:, 0]
+    result = [update(algorithm, later(state, n)).arrays[SUMS][1] for n in range(2)]
+    observed = np.array([[[step, 6, 1]] for step in range(6)], np.float32)
+    features = DifferentiableNetwork((3, 4, 2), None)(tensorflow(), state.theta, observed)[1].numpy()[:, 0]
     errors = (features @ state.shared["value"][:-1] - 1) ** 2
-    assert found == pytest.approx([2 * errors[:3].sum(), 2 * errors[3:].sum()], rel=1e-4)
+    assert result == pytest.approx([2 * errors[:3].sum(), 2 * errors[3:].sum()], rel=1e-4)
 
 
 @pytest.mark.parametrize("policy", ["policy={kind: lstm, hidden_dims: [4]}", "policy={kind: mlp, hidden_dims: [4]}"])
@@ -185,22 +185,22 @@ def test_segments_as_long_as_episodes_give_the_update_of_whole_episodes(policy: 
     """At most 20 steps: the same episodes, actions and, up to the order of sums, gradient, also later."""
     long, whole = (built(CARTPOLE, policy, f"algorithm.update_every={n}") for n in ("20", "null"))
     for generation in range(2):
-        found, expected = (update(each, later(each.initial(), generation)) for each in (long, whole))
-        assert found.rows.tobytes() == expected.rows.tobytes() and len(set(found.rows["length"])) == 2
+        result, expected = (update(item, later(item.initial(), generation)) for item in (long, whole))
+        assert result.rows.tobytes() == expected.rows.tobytes() and len(set(result.rows["length"])) == 2
         for name in (GRADIENT, SUMS):
-            np.testing.assert_allclose(found.arrays[name], expected.arrays[name], rtol=1e-4, atol=1e-4)
+            np.testing.assert_allclose(result.arrays[name], expected.arrays[name], rtol=1e-4, atol=1e-4)
 
 
 def test_episodes_are_seeded_by_the_update_in_which_they_start() -> None:
     """As whole episodes of the same update are; the length of an episode shows its seed."""
-    algorithm, begun, ended = built("algorithm.update_every=8"), [0, 0], 0
+    algorithm, started, ended = built("algorithm.update_every=8"), [0, 0], 0
     for generation in range(40):
         rows = update(algorithm, later(algorithm.initial(), generation)).rows
         for job in range(2):
             if length := int(rows["episode_length"][job]):
-                keys = Keys(1).generator(Purpose.ENVIRONMENT, begun[job], 0)
+                keys = Keys(1).generator(Purpose.ENVIRONMENT, started[job], 0)
                 assert length == lifetime(int(keys.integers(2**31, size=(16, 1))[job, 0]))
-                begun[job], ended = generation + 1, ended + 1
+                started[job], ended = generation + 1, ended + 1
     assert ended > 8
 
 
@@ -209,7 +209,7 @@ def test_evaluation_does_not_change_episodes_in_progress(seeds: list[list[int]])
     algorithm = built()
     state = algorithm.initial()
     update(algorithm, state)
-    kept = [held.copy() for held in algorithm._segment_player.memory]
+    kept = [cached.copy() for cached in algorithm._segment_player.memory]
     algorithm.evaluate(state, Chunk(0, 0, 2, "evaluate"), nothing)
     assert update(algorithm, later(state, 1)).rows["return_"].tolist() == [6, 5]
     assert kept[0].any()
@@ -298,10 +298,10 @@ MISTAKES = {
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_invalid_segment_options_are_refused_before_the_run(mistake: str) -> None:
     overrides, key, text = MISTAKES[mistake]
-    with pytest.raises(ConfigError) as found:
+    with pytest.raises(ConfigError) as result:
         build_task(config(*overrides))
-    lines = [line for line in str(found.value).splitlines() if key in line]
-    assert len(lines) == 1 and text in lines[0], str(found.value)
+    lines = [line for line in str(result.value).splitlines() if key in line]
+    assert len(lines) == 1 and text in lines[0], str(result.value)
 
 
 def test_bandits_are_played_in_segments_as_an_environment(tmp_path: Path) -> None:

@@ -77,32 +77,32 @@ def test_actions_of_a_job_do_not_depend_on_other_jobs(moment: int) -> None:
 
 def recorded(task: Episodes, seeds: Sequence[int], action: int = 0) -> Trajectories:
     recorder = EpisodeRecorder(Still(len(seeds), action), len(seeds), 0)
-    told = dataclasses.replace(batch(seeds), on_step=recorder.on_step)
-    outcome = task.evaluate(recorder, told, nothing)
+    message = dataclasses.replace(batch(seeds), on_step=recorder.on_step)
+    outcome = task.evaluate(recorder, message, nothing)
     return recorder.trajectories(np.isnan(outcome.rows["return_"]))
 
 
 def test_every_step_is_recorded() -> None:
     """Lengths 3, 12, 6 and 8: the stack is compacted meanwhile. Survival observes (step, lifetime, 1)."""
     seeds = [2, 11, 5, 7]
-    found = recorded(episodes("Survival"), seeds, action=1)
+    result = recorded(episodes("Survival"), seeds, action=1)
     lengths = np.array([lifetime(seed) for seed in seeds])
     assert lengths.tolist() == [3, 12, 6, 8]
     t = np.arange(MIN_STEPS)[:, np.newaxis]
     lives = (t < lengths).astype(np.float32)
-    np.testing.assert_array_equal(found.lives, lives)
-    np.testing.assert_array_equal(found.rewards, lives)
-    np.testing.assert_array_equal(found.actions, lives)
-    seen = np.stack([t + 0 * lengths, lengths + 0 * t, 1 + 0 * t * lengths], axis=-1) * lives[..., np.newaxis]
-    np.testing.assert_array_equal(found.inputs, seen)
-    assert not found.cuts.any()
+    np.testing.assert_array_equal(result.lives, lives)
+    np.testing.assert_array_equal(result.rewards, lives)
+    np.testing.assert_array_equal(result.actions, lives)
+    observed = np.stack([t + 0 * lengths, lengths + 0 * t, 1 + 0 * t * lengths], axis=-1) * lives[..., np.newaxis]
+    np.testing.assert_array_equal(result.inputs, observed)
+    assert not result.cuts.any()
 
 
 def test_truncated_episode_keeps_its_last_state() -> None:
-    found = recorded(episodes("Survival", max_episode_steps=5), [2, 11, 4])
-    assert found.lives.sum(axis=0).tolist() == [3, 5, 5]
-    assert np.argwhere(found.cuts).tolist() == [[5, 1]]  # not the last: it ended by itself at the limit
-    assert found.inputs[5].tolist() == [[0, 0, 0], [5, 12, 1], [0, 0, 0]]
+    result = recorded(episodes("Survival", max_episode_steps=5), [2, 11, 4])
+    assert result.lives.sum(axis=0).tolist() == [3, 5, 5]
+    assert np.argwhere(result.cuts).tolist() == [[5, 1]]  # not the last: it ended by itself at the limit
+    assert result.inputs[5].tolist() == [[0, 0, 0], [5, 12, 1], [0, 0, 0]]
 
 
 def test_lengths_are_powers_of_two_with_room_for_a_last_state() -> None:
@@ -112,16 +112,16 @@ def test_lengths_are_powers_of_two_with_room_for_a_last_state() -> None:
 
 def test_actions_are_numbered_from_zero() -> None:
     recorder = EpisodeRecorder(Still(1, 6), 1, first_action=5)
-    told = dataclasses.replace(batch([2]), on_step=recorder.on_step)
-    episodes("Shifted").evaluate(recorder, told, nothing)
+    message = dataclasses.replace(batch([2]), on_step=recorder.on_step)
+    episodes("Shifted").evaluate(recorder, message, nothing)
     assert recorder.trajectories(np.array([False])).actions[:4, 0].tolist() == [1, 1, 1, 0]
 
 
 @pytest.mark.parametrize("fault", ["raise", "observation", "reward"])
 def test_failed_jobs_do_not_contribute(fault: str) -> None:
-    found = recorded(episodes("Faulty", env_kwargs={"fault": fault}), [5, 7, 8])
-    assert found.lives.sum(axis=0).tolist() == [6, 0, 9]
-    assert all(np.isfinite(array).all() and not array[:, 1].any() for array in found.arrays())
+    result = recorded(episodes("Faulty", env_kwargs={"fault": fault}), [5, 7, 8])
+    assert result.lives.sum(axis=0).tolist() == [6, 0, 9]
+    assert all(np.isfinite(array).all() and not array[:, 1].any() for array in result.arrays())
 
 
 def test_recorded_rewards_include_the_training_offset() -> None:
@@ -135,7 +135,7 @@ def test_payouts_are_the_rewards_of_all_arms() -> None:
     chances = np.array([[[0.5, 0.9]]], np.float32)
     values, spreads = np.array([[[1.0, 5.0]]], np.float32), np.array([[[0.0, 2.0]]], np.float32)
     uniforms, normal = np.array([[0.4, 0.5, 0.95]], np.float32), np.array([[1.0, -1.0, 1.0]], np.float32)
-    found = potential_rewards(BanditEpisodes(Arms(chances, values, spreads), uniforms, normal))
-    assert found[:, 0].tolist() == [[1.0, 7.0], [0.0, 3.0], [0.0, 0.0]]
+    result = potential_rewards(BanditEpisodes(Arms(chances, values, spreads), uniforms, normal))
+    assert result[:, 0].tolist() == [[1.0, 7.0], [0.0, 3.0], [0.0, 0.0]]
     plain = potential_rewards(BanditEpisodes(Arms(chances, values, 0 * spreads), uniforms, None))
     assert plain[:, 0].tolist() == [[1.0, 5.0], [0.0, 5.0], [0.0, 0.0]]

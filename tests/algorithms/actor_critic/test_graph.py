@@ -50,19 +50,19 @@ def normal(*shape: int) -> Any:
 
 
 def gradient(network: DifferentiableNetwork, loss: Loss, theta: Any, value: Any, *episodes: Any) -> Any:
-    """What `learned` gives, with beta 0.1."""
-    found = loss_gradient(tf, network, loss, tf.constant(theta), tf.constant(value), 0.1, *episodes)
-    return [part.numpy() for part in found]
+    """The arrays of `loss_gradient`, with beta 0.1."""
+    result = loss_gradient(tf, network, loss, tf.constant(theta), tf.constant(value), 0.1, *episodes)
+    return [part.numpy() for part in result]
 
 
 def size(network: DifferentiableNetwork) -> int:
     policies: Any = {None: LSTM, "tanh": MLP}[network.activation]
     options: Any = {None: LSTMOptions, "tanh": MLPOptions}[network.activation]
-    made = policies(
+    created = policies(
         options(hidden_dims=network.widths[1:-1]), Spaces(flat_observations(network.inputs), Discrete(network.outputs))
     )
-    assert DifferentiableNetwork.of(made) == network
-    return int(made.layout.size)
+    assert DifferentiableNetwork.of(created) == network
+    return int(created.layout.size)
 
 
 def episodes(steps: int = 7, rows: int = 3) -> list[Any]:
@@ -98,8 +98,8 @@ def test_initial_policy_is_nearly_uniform() -> None:
             .astype(np.float64)
         )
         steps = np.ones((5, 1))
-        given = (normal(5, 1, 4), np.zeros((5, 1), np.int64), steps, steps, 0 * steps)
-        entropy = loss_terms(tf, network, PLAIN, theta, np.zeros(49), *given)[2]
+        arguments = (normal(5, 1, 4), np.zeros((5, 1), np.int64), steps, steps, 0 * steps)
+        entropy = loss_terms(tf, network, PLAIN, theta, np.zeros(49), *arguments)[2]
         assert float(entropy) / 5 == pytest.approx(expected, abs=1e-3)
 
 
@@ -115,16 +115,16 @@ def test_targets_have_no_gradient_and_bootstrap_when_truncated() -> None:
             worth = rewards[t, row] + PLAIN.discount * worth
             squares += (v[t, row] - worth) ** 2
             errors += v[t, row] - worth
-    found = loss_terms(tf, FORWARD, PLAIN, theta, value, inputs, actions, rewards, lives, cuts)[1]
-    assert float(found) == pytest.approx(squares, rel=1e-12)
+    result = loss_terms(tf, FORWARD, PLAIN, theta, value, inputs, actions, rewards, lives, cuts)[1]
+    assert float(result) == pytest.approx(squares, rel=1e-12)
     slope, _ = gradient(FORWARD, PLAIN, theta, value, inputs, actions, rewards, lives, cuts)
     assert slope[-1] == pytest.approx(2 * PLAIN.value_weight * errors, rel=1e-12)  # of the value's bias
 
 
 def test_padding_after_the_episode_does_not_change_the_loss() -> None:
-    theta, value, given = normal(size(RECURRENT)), normal(5), episodes()
-    padded = [np.pad(array, [(0, 9)] + [(0, 0)] * (array.ndim - 1)) for array in given]
-    short, long = (gradient(RECURRENT, PLAIN, theta, value, *arrays) for arrays in (given, padded))
+    theta, value, arguments = normal(size(RECURRENT)), normal(5), episodes()
+    padded = [np.pad(array, [(0, 9)] + [(0, 0)] * (array.ndim - 1)) for array in arguments]
+    short, long = (gradient(RECURRENT, PLAIN, theta, value, *arrays) for arrays in (arguments, padded))
     np.testing.assert_allclose(short[0], long[0], atol=1e-12)
     np.testing.assert_allclose(short[1], long[1], atol=1e-12)
 
@@ -136,10 +136,10 @@ def test_learning_rewards_are_clipped() -> None:
     theta, value = normal(size(FORWARD)), normal(5)
     clipping = Loss(0.9, 1.0, 0.3, 1.0, None)
     raw, clipped = np.array([[5.0], [-3.0], [0.3]]), np.array([[1.0], [-1.0], [0.3]])
-    found = gradient(FORWARD, clipping, theta, value, *rest, raw, steps, 0 * steps)
+    result = gradient(FORWARD, clipping, theta, value, *rest, raw, steps, 0 * steps)
     free = Loss(0.9, 1.0, 0.3, None, None)
     expected = gradient(FORWARD, free, theta, value, *rest, clipped, steps, 0 * steps)
-    np.testing.assert_array_equal(found[0], expected[0])
+    np.testing.assert_array_equal(result[0], expected[0])
 
 
 # The gradient.
@@ -164,11 +164,11 @@ def test_gradient_equals_finite_differences_of_the_loss(network: DifferentiableN
         x = tf.constant(both)
         tape.watch(x)
         loss = compiled(x)
-    found, width = tape.gradient(loss, x).numpy(), 1e-6
+    result, width = tape.gradient(loss, x).numpy(), 1e-6
     steps = np.eye(len(both)) * width
     ahead, behind = ([float(compiled(tf.constant(both + sign * step))) for step in steps] for sign in (1, -1))
     expected = (np.array(ahead) - np.array(behind)) / (2 * width)
-    np.testing.assert_allclose(found, expected, atol=1e-6)
+    np.testing.assert_allclose(result, expected, atol=1e-6)
 
 
 def plain(kernel: Any, bias: Any, x: Any, unroll: int) -> Any:
@@ -187,13 +187,13 @@ def plain(kernel: Any, bias: Any, x: Any, unroll: int) -> Any:
 def test_unrolling_only_truncates_the_gradient(unroll: int) -> None:
     kernel, bias, x = (tf.constant(array) for array in (normal(7, 16), normal(16), normal(7, 3, 3)))
     weights = normal(7, 3, 4)
-    found = []
-    for run in (lambda *given: plain(*given, unroll), lambda k, b, x: lstm_sequence(tf, x, k, b, unroll)):
+    result = []
+    for run in (lambda *arguments: plain(*arguments, unroll), lambda k, b, x: lstm_sequence(tf, x, k, b, unroll)):
         with tf.GradientTape() as tape:
             tape.watch((kernel, bias, x))
             loss = tf.reduce_sum(run(kernel, bias, x) * weights)
-        found.append((loss, *tape.gradient(loss, (kernel, bias, x))))
-    for expected, other in zip(*found, strict=True):
+        result.append((loss, *tape.gradient(loss, (kernel, bias, x))))
+    for expected, other in zip(*result, strict=True):
         np.testing.assert_allclose(other, expected, atol=1e-12)
 
 
@@ -209,19 +209,19 @@ def test_episode_of_100_trials_has_20_unrolls_of_5() -> None:
 
 
 def test_unroll_reaches_the_graph() -> None:
-    theta, value, given = normal(size(RECURRENT)), normal(5), episodes()
+    theta, value, arguments = normal(size(RECURRENT)), normal(5), episodes()
     whole, cut, long = (
-        gradient(RECURRENT, Loss(0.9, 0.7, 0.3, None, unroll), theta, value, *given)[0] for unroll in (None, 2, 7)
+        gradient(RECURRENT, Loss(0.9, 0.7, 0.3, None, unroll), theta, value, *arguments)[0] for unroll in (None, 2, 7)
     )
     assert np.abs(whole - cut).max() > 1e-3
     np.testing.assert_array_equal(whole, long)
 
 
 def test_compiled_graph_equals_the_eager_one() -> None:
-    given = [array.astype(np.int32 if array.dtype == np.int64 else np.float32) for array in episodes()]
+    arguments = [array.astype(np.int32 if array.dtype == np.int64 else np.float32) for array in episodes()]
     theta, value = normal(size(RECURRENT)).astype(np.float32), normal(5).astype(np.float32)
-    compiled = episodes_graph(RECURRENT, PLAIN)(theta, value, np.float32(0.1), *given)
-    expected = gradient(RECURRENT, PLAIN, theta, value, *given)
+    compiled = episodes_graph(RECURRENT, PLAIN)(theta, value, np.float32(0.1), *arguments)
+    expected = gradient(RECURRENT, PLAIN, theta, value, *arguments)
     np.testing.assert_allclose(compiled[0], expected[0], rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(compiled[1], expected[1], rtol=1e-5)
 
@@ -246,10 +246,10 @@ def test_bandit_episodes_in_tensorflow_equal_those_in_numpy(name: str) -> None:
     actions, rewards = bandit_episodes(
         tf, network, problem.inputs, tf.constant(theta), potential_rewards(drawn), uniforms
     )
-    seen = bandit_observations(tf, problem.inputs, actions, rewards).numpy()
+    observed = bandit_observations(tf, problem.inputs, actions, rewards).numpy()
     lockstep = Lockstep(problem, drawn)
     for t in range(problem.num_trials):
-        np.testing.assert_allclose(seen[t], lockstep.observations, atol=1e-6)
+        np.testing.assert_allclose(observed[t], lockstep.observations, atol=1e-6)
         lockstep.pull(actions[t].numpy().astype(np.int64))
     np.testing.assert_array_equal(rewards.numpy().T, lockstep.rewards)
     assert len(np.unique(actions)) > 1
@@ -268,10 +268,10 @@ def test_bandit_episodes_in_tensorflow_equal_those_in_numpy(name: str) -> None:
 def test_bandit_inputs_are_reward_and_action_of_the_previous_step(inputs: BanditInputs) -> None:
     """For the rewards [1, 0, 1] the policy observes [none yet, 1, 0]."""
     actions, rewards = np.array([[2], [0], [1]], np.int32), np.array([[1.0], [0.0], [1.0]], np.float32)
-    seen = bandit_observations(tf, inputs, tf.constant(actions), tf.constant(rewards)).numpy()
+    observed = bandit_observations(tf, inputs, tf.constant(actions), tf.constant(rewards)).numpy()
     expected = [inputs.first(1), inputs.after(0, np.array([2]), np.ones(1, np.float32))]
     expected.append(inputs.after(1, np.array([0]), np.zeros(1, np.float32)))
-    np.testing.assert_array_equal(seen, expected)
+    np.testing.assert_array_equal(observed, expected)
 
 
 def test_actions_are_drawn_from_the_softmax() -> None:
@@ -292,11 +292,11 @@ def test_bandit_gradient_equals_that_of_recorded_episodes() -> None:
     theta, value = normal(size(network)).astype(np.float32), normal(7).astype(np.float32)
     uniforms, paid = RNG.random((6, 3)).astype(np.float32), potential_rewards(problem.episodes_of_seeds([3, 4, 5]))
     beta = np.float32(0.1)
-    found, sums, actions, rewards = bandits_graph(network, PLAIN, problem.inputs)(theta, value, beta, paid, uniforms)
+    result, sums, actions, rewards = bandits_graph(network, PLAIN, problem.inputs)(theta, value, beta, paid, uniforms)
     lives = np.ones((6, 3), np.float32)
-    seen = bandit_observations(tf, problem.inputs, actions, rewards)
-    expected = gradient(network, PLAIN, theta, value, seen, actions, rewards, lives, 0 * lives)
-    np.testing.assert_allclose(found, expected[0], rtol=1e-3, atol=1e-4)
+    observed = bandit_observations(tf, problem.inputs, actions, rewards)
+    expected = gradient(network, PLAIN, theta, value, observed, actions, rewards, lives, 0 * lives)
+    np.testing.assert_allclose(result, expected[0], rtol=1e-3, atol=1e-4)
     np.testing.assert_allclose(sums, expected[1], rtol=1e-4)
 
 
@@ -307,7 +307,7 @@ def test_differentiable_network_without_biases_equals_the_policy() -> None:
         np.random.default_rng(1),
     )
     network, theta = DifferentiableNetwork.of(policy), rng.standard_normal(20).astype(np.float32)
-    seen = rng.standard_normal((1, 6, 3)).astype(np.float32)
+    observed = rng.standard_normal((1, 6, 3)).astype(np.float32)
     assert network is not None and policy.layout.size == 20
-    outputs, _ = network(tf, tf.constant(theta), tf.constant(seen))
-    np.testing.assert_allclose(outputs[0], policy.bind(centre(theta, 6), None).act(seen[0]), atol=1e-6)
+    outputs, _ = network(tf, tf.constant(theta), tf.constant(observed))
+    np.testing.assert_allclose(outputs[0], policy.bind(centre(theta, 6), None).act(observed[0]), atol=1e-6)

@@ -42,8 +42,8 @@ def test_targets_of_an_episode_by_hand(
     bootstrap: float, gae_lambda: float, returns: list[float], advantages: list[float]
 ) -> None:
     rewards = REWARDS + np.array([0, 0, GAMMA * bootstrap])
-    found = targets(rewards, VALUES, GAMMA, gae_lambda)
-    np.testing.assert_allclose(found, (returns, advantages), atol=1e-12)
+    result = targets(rewards, VALUES, GAMMA, gae_lambda)
+    np.testing.assert_allclose(result, (returns, advantages), atol=1e-12)
 
 
 @given(st.lists(st.tuples(st.floats(-5, 5), st.floats(-5, 5)), min_size=1, max_size=20), st.floats(0, 1))

@@ -32,8 +32,8 @@ CONSTANTS = {  # size, population: mueff, c_s, d_s, c_c, c_1, c_mu, chi, of pycm
 @pytest.mark.parametrize(("size", "population"), CONSTANTS)
 def test_cma_es_constants_equal_those_of_the_tutorial(size: int, population: int) -> None:
     c = constants(size, population, True)
-    found = (c.mu_eff, c.c_sigma, c.d_sigma, c.c_c, c.c_1, c.c_mu, c.chi_n)
-    assert found == pytest.approx(CONSTANTS[size, population], rel=1e-8)
+    result = (c.mu_eff, c.c_sigma, c.d_sigma, c.c_c, c.c_1, c.c_mu, c.chi_n)
+    assert result == pytest.approx(CONSTANTS[size, population], rel=1e-8)
     assert c.mu == population // 2
 
 
@@ -78,16 +78,16 @@ def test_eigenvalues_of_zero_are_raised_to_the_smallest_allowed() -> None:
 
 
 def test_root_is_symmetric_and_squares_to_the_covariance() -> None:
-    given = np.cov(np.random.default_rng(0).standard_normal((40, 60)))
-    root = root_of(np.tril(given))[0]
+    covariance = np.cov(np.random.default_rng(0).standard_normal((40, 60)))
+    root = root_of(np.tril(covariance))[0]
     assert (root == root.T).all()
-    np.testing.assert_allclose(root @ root, given, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(root @ root, covariance, rtol=1e-12, atol=1e-12)
 
 
 def test_rows_of_a_weighted_sum_of_squares() -> None:
     """2 (1, 3)(1, 3)^T - (2, 0)(2, 0)^T."""
-    found = rows_of_sum(np.array([2.0, -1]), np.array([[1.0, 3], [2, 0]]), 0)
-    assert found.tolist() == [[2 - 4, 6], [6, 18]]
+    result = rows_of_sum(np.array([2.0, -1]), np.array([[1.0, 3], [2, 0]]), 0)
+    assert result.tolist() == [[2 - 4, 6], [6, 18]]
 
 
 def test_number_of_blocks_grows_with_the_number_of_samples() -> None:
@@ -107,8 +107,8 @@ def test_covariance_update_by_path_and_blocks_equals_the_whole_formula() -> None
     rng = np.random.default_rng(2)
     size = 2 * CACHE_ROWS + 5
     old, rows, path = rng.standard_normal((size, size)), rng.standard_normal((size, size)), rng.standard_normal(size)
-    found = covariance.updated(old, 0.5, path, 0.25, [rows[:40], rows[40:]])
-    np.testing.assert_allclose(found, 0.5 * old + 0.25 * np.outer(path, path) + rows, rtol=1e-12, atol=1e-12)
+    result = covariance.updated(old, 0.5, path, 0.25, [rows[:40], rows[40:]])
+    np.testing.assert_allclose(result, 0.5 * old + 0.25 * np.outer(path, path) + rows, rtol=1e-12, atol=1e-12)
 
 
 def test_covariance_of_too_many_parameters_is_refused() -> None:

@@ -20,18 +20,18 @@ every = pytest.mark.parametrize("kind", KINDS)
 STARTS: dict[str, Any] = {"population_size": 6, "restarts": "ipop", "stops": {"max_generations": 3}}
 
 
-def told(made: Any, state: State) -> tuple[State, dict[str, float], list[str]]:
-    """The next state, its metrics and what a user is told."""
-    results = generation(made, state)
-    later, metrics = made.tell(state, results)
-    return later, metrics, list(made.notices(state, results, later))
+def message(created: Any, state: State) -> tuple[State, dict[str, float], list[str]]:
+    """The next state, its metrics and its messages."""
+    results = generation(created, state)
+    later, metrics = created.tell(state, results)
+    return later, metrics, list(created.notices(state, results, later))
 
 
 def anywhere(kind: str, **options: Any) -> Any:
     """A strategy on a sphere that begins at a random vector."""
-    made = strategy(kind, sphere, np.ones(3), **options)
-    made.problem.initial = lambda rng: rng.uniform(-1, 1, 3)
-    return made
+    created = strategy(kind, sphere, np.ones(3), **options)
+    created.problem.initial = lambda rng: rng.uniform(-1, 1, 3)
+    return created
 
 
 @every
@@ -44,63 +44,63 @@ def anywhere(kind: str, **options: Any) -> Any:
 )
 def test_skipped_update_is_reported_and_keeps_the_distribution(kind: str, cost: Any, said: str) -> None:
     """Also in the middle of a search, with nonzero paths and covariance."""
-    made = strategy(kind, sphere, np.ones(3), population_size=6)
-    state, _, notices = told(made, after(made, 4))
+    created = strategy(kind, sphere, np.ones(3), population_size=6)
+    state, _, notices = message(created, after(created, 4))
     assert notices == []
-    made.problem._cost = cost
-    later, metrics, notices = told(made, state)
+    created.problem._cost = cost
+    later, metrics, notices = message(created, state)
     assert notices == [said] and metrics["skipped_update"] == 1
     assert all(later.shared[name].tobytes() == array.tobytes() for name, array in state.shared.items())
-    own = set(made.initial_distribution(1.0, np.ones(3))[1])
+    own = set(created.initial_distribution(1.0, np.ones(3))[1])
     assert all(later.master[name].tobytes() == state.master[name].tobytes() for name in own)
     assert (later.generation, int(later.master["age"])) == (6, 6)
 
 
 @every
 def test_restart_resets_the_state_with_a_larger_population(kind: str) -> None:
-    made = anywhere(kind, **STARTS)
-    first = made.initial()
-    state, metrics, notices = told(made, after(made, 2))
+    created = anywhere(kind, **STARTS)
+    first = created.initial()
+    state, metrics, notices = message(created, after(created, 2))
     assert notices == ["restart 1 with a population of 12, after max_generations"]
     assert (metrics["population_size"], metrics["restarts"]) == (6, 0), "the generation was the old search's"
-    assert state.generation == 3 and made.population(state) == 12
+    assert state.generation == 3 and created.population(state) == 12
     fresh = {**first.shared, **first.master}
     changed = {name for name, a in {**state.shared, **state.master}.items() if a.tobytes() != fresh[name].tobytes()}
     assert changed == {"theta", "population", "run_restart", "run_population", "run_large", "run_growths"} | {
         *("run_of_small", "run_ended_by")
     }
     assert int(state.master["run_of_small"]) == 18
-    assert state.theta.tobytes() == made.first_theta(1).tobytes()
-    assert made.finished(state) is None
-    assert told(made, state)[1]["restarts"] == 1
+    assert state.theta.tobytes() == created.first_theta(1).tobytes()
+    assert created.finished(state) is None
+    assert message(created, state)[1]["restarts"] == 1
 
 
 @every
 def test_restart_from_a_fixed_initial_vector_draws_other_samples(kind: str) -> None:
-    made = strategy(kind, sphere, np.ones(3), **STARTS)
-    restarted = after(made, 3)
+    created = strategy(kind, sphere, np.ones(3), **STARTS)
+    restarted = after(created, 3)
     assert restarted.theta.tolist() == [1, 1, 1]
-    before = np.concatenate(made.problem.evaluated)
-    made.problem.evaluated.clear()
-    generation(made, restarted)
-    again = np.concatenate(made.problem.evaluated)
+    before = np.concatenate(created.problem.evaluated)
+    created.problem.evaluated.clear()
+    generation(created, restarted)
+    again = np.concatenate(created.problem.evaluated)
     assert (len(before), len(again)) == (18, 12) and not np.isin(again, before).any()
 
 
 @every
 def test_end_of_the_last_search_names_its_criterion(kind: str) -> None:
-    made = strategy(kind, sphere, np.ones(3), **{**STARTS, "max_restarts": 1})
-    state = after(made, 5)
-    assert made.finished(state) is None
-    state = following(made, state)
-    assert made.finished(state) == "max_generations"
+    created = strategy(kind, sphere, np.ones(3), **{**STARTS, "max_restarts": 1})
+    state = after(created, 5)
+    assert created.finished(state) is None
+    state = following(created, state)
+    assert created.finished(state) == "max_generations"
     assert int(state.master["run_restart"]) == 1
 
 
 def test_small_bipop_search_ends_at_its_evaluation_budget() -> None:
     """18 small ones, then 3 * 12 = 36 large ones: the next has at most 18, three generations of 6."""
-    made = strategy("snes", sphere, np.ones(3), **{**STARTS, "restarts": "bipop"})
-    state = after(made, 6)
+    created = strategy("snes", sphere, np.ones(3), **{**STARTS, "restarts": "bipop"})
+    state = after(created, 6)
     assert [int(state.master[f"run_{name}"]) for name in ("restart", "limit", "population")] == [2, 18, 6]
     assert state.shared["deviations"] == pytest.approx(0.3 * state.master["run_sigma_factor"])
     assert state.master["run_sigma_factor"] < 1
@@ -108,15 +108,15 @@ def test_small_bipop_search_ends_at_its_evaluation_budget() -> None:
     for _ in range(2):
         state = following(patient, state)
         assert int(state.master["run_restart"]) == 2
-    state, _, notices = told(patient, state)
+    state, _, notices = message(patient, state)
     assert int(state.master["run_restart"]) == 3 and "after run_limit" in notices[0]
 
 
 def test_growth_of_a_deviation_is_relative_to_its_initial_one() -> None:
     """Ranges of 1 and 1e8: the large range of the second coordinate is not a growth of 1e3."""
-    made = strategy("sep_cma_es", lambda x: float(x[0] ** 2 + (x[1] * 1e-8) ** 2), np.ones(2))
-    made.problem.spread = np.array([1.0, 1e8])
-    assert made.finished(after(made, 5)) is None
+    created = strategy("sep_cma_es", lambda x: float(x[0] ** 2 + (x[1] * 1e-8) ** 2), np.ones(2))
+    created.problem.spread = np.array([1.0, 1e8])
+    assert created.finished(after(created, 5)) is None
 
 
 @every
@@ -124,10 +124,10 @@ def test_initial_deviations_are_those_of_the_problem(kind: str) -> None:
     """Deviations 1 and 16 of the problem, 0.5 and 0.5 of the config."""
 
     def spread(**options: Any) -> Array:
-        made = strategy(kind, sphere, np.zeros(2), population_size=2000, **options)
-        made.problem.spread = np.array([1.0, 16.0])
-        generation(made, made.initial())
-        return np.concatenate(made.problem.evaluated).std(axis=0)
+        created = strategy(kind, sphere, np.zeros(2), population_size=2000, **options)
+        created.problem.spread = np.array([1.0, 16.0])
+        generation(created, created.initial())
+        return np.concatenate(created.problem.evaluated).std(axis=0)
 
     assert spread() == pytest.approx([1, 16], rel=0.1)
     assert spread(sigma=0.5) == pytest.approx([0.5, 0.5], rel=0.1)
@@ -135,12 +135,12 @@ def test_initial_deviations_are_those_of_the_problem(kind: str) -> None:
 
 def test_restart_options_without_restarts_are_warned_about() -> None:
     task = {"kind": "function", "function": "tests.helpers.toys:noisy_bowl", "dimension": 3}
-    given = {"kind": "cma_es", "max_restarts": 3, "population_factor": 3.0}
+    arguments = {"kind": "cma_es", "max_restarts": 3, "population_factor": 3.0}
     others = {"task": task, "policy": None, "stop": {"generations": 1}}
-    said = warnings_of(validate({**others, "algorithm": given}))
+    said = warnings_of(validate({**others, "algorithm": arguments}))
     assert [line.partition(":")[0] for line in said] == ["algorithm.max_restarts", "algorithm.population_factor"]
     assert all("does nothing: restarts is none" in line for line in said)
-    assert not warnings_of(validate({**others, "algorithm": {**given, "restarts": "ipop"}}))
+    assert not warnings_of(validate({**others, "algorithm": {**arguments, "restarts": "ipop"}}))
 
 
 KEYS = Keys(5)
@@ -148,10 +148,10 @@ FIRST = Search(0, 10)
 
 
 def next_search(plan: RestartPolicy, run: Search, evaluations: int, ended_by: int = 1) -> Search:
-    """The search next_search one that has used so many evaluations."""
-    found = plan.next_search(KEYS, replace(run, evaluations=evaluations), ended_by)
-    assert found is not None
-    return found
+    """The search that follows one with this number of evaluations."""
+    result = plan.next_search(KEYS, replace(run, evaluations=evaluations), ended_by)
+    assert result is not None
+    return result
 
 
 def small(restart: int, largest: int) -> tuple[int, float]:

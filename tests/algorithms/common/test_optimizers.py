@@ -80,7 +80,7 @@ CLIPUP = Options(kind="clipup", learning_rate=0.2, max_speed=0.3)
 
 
 def test_clipup_equals_other_implementations() -> None:
-    gradients = [np.array(each, np.float32) for each in ([3, 4, 0], [3, 4, 0], [0, -5, 12])]
+    gradients = [np.array(item, np.float32) for item in ([3, 4, 0], [3, 4, 0], [0, -5, 12])]
     expected = [[0.12, 0.16, 0], [0.18, 0.24, 0], [0.162, 0.1390769231, 0.1846153846]]  # the second is clipped
     np.testing.assert_allclose(steps(CLIPUP, *gradients), -np.array(expected), rtol=1e-6)
 
@@ -88,7 +88,7 @@ def test_clipup_equals_other_implementations() -> None:
 def test_clipup_max_speed_defaults_to_twice_the_learning_rate() -> None:
     """Speeds in one direction: a, 1.9 a, 2 a instead of 2.71 a."""
     moves = steps(Options(kind="clipup", learning_rate=0.1), *[7 * GRADIENT] * 3)
-    np.testing.assert_allclose([np.linalg.norm(each) for each in moves], [0.1, 0.19, 0.2], rtol=1e-6)
+    np.testing.assert_allclose([np.linalg.norm(item) for item in moves], [0.1, 0.19, 0.2], rtol=1e-6)
 
 
 def test_clipup_slows_down_with_a_zero_gradient() -> None:
@@ -104,12 +104,12 @@ def test_clipup_step_does_not_depend_on_the_norm_of_the_gradient(scale: float) -
     np.testing.assert_allclose(move, [-0.12, -0.16, 0], rtol=1e-4)
 
 
-@pytest.mark.parametrize(("rate", "told"), [(0.03, True), (0.031, False), (0.15, False)])
-def test_unreachable_clipup_max_speed_is_warned_about(rate: float, told: bool) -> None:
+@pytest.mark.parametrize(("rate", "message"), [(0.03, True), (0.031, False), (0.15, False)])
+def test_unreachable_clipup_max_speed_is_warned_about(rate: float, message: bool) -> None:
     """Momentum 0.9 reaches ten times the learning rate; the paper uses half of the speed."""
-    found = list(Options(kind="clipup", learning_rate=rate, max_speed=0.3001).warnings())
-    assert [key for key, _ in found] == (["max_speed"] if told else [])
-    assert all(text.endswith("(try learning_rate 0.15005, half of it)") for _, text in found)
+    result = list(Options(kind="clipup", learning_rate=rate, max_speed=0.3001).warnings())
+    assert [key for key, _ in result] == (["max_speed"] if message else [])
+    assert all(text.endswith("(try learning_rate 0.15005, half of it)") for _, text in result)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -165,8 +165,8 @@ def vector(*values: float) -> Float32:
     return np.array(values, np.float32)
 
 
-def moved(clip: float | None, *gradients: Float32) -> tuple[Float32, dict[str, float]]:
-    """How far theta moved, and the metrics."""
+def update(clip: float | None, *gradients: Float32) -> tuple[Float32, dict[str, float]]:
+    """The change of theta, and the metrics."""
     slots: Arrays = {"optimizer_steps": np.zeros((), np.int64)}
     descent = descend(PLAIN, vector(0, 0), slots, [{SUMMED: gradient} for gradient in gradients], clip)
     return descent.theta, dict(descent.metrics)
@@ -184,22 +184,22 @@ def moved(clip: float | None, *gradients: Float32) -> tuple[Float32, dict[str, f
 def test_gradients_are_clipped_by_the_global_norm(
     clip: float | None, gradient: list[float], expected: list[float]
 ) -> None:
-    theta, metrics = moved(clip, vector(*gradient))
+    theta, metrics = update(clip, vector(*gradient))
     np.testing.assert_allclose(-theta, expected, rtol=1e-6)
     assert metrics["gradient_norm"] == pytest.approx(np.hypot(*gradient))
     assert metrics["theta_norm"] == pytest.approx(np.hypot(*expected))
 
 
 def test_sum_of_chunk_gradients_is_clipped_not_its_terms() -> None:
-    np.testing.assert_allclose(-moved(5, vector(300, 0), vector(-300, 4))[0], [0, 4])
+    np.testing.assert_allclose(-update(5, vector(300, 0), vector(-300, 4))[0], [0, 4])
 
 
 def test_chunk_gradients_are_summed_in_chunk_order() -> None:
     """1e8 + 1 is 1e8 in float32, so the order affects the result."""
-    assert moved(None, vector(1e8, 0), vector(1, 0), vector(-1e8, 0))[0].tolist() == [0, 0]
-    assert moved(None, vector(1e8, 0), vector(-1e8, 0), vector(1, 0))[0].tolist() == [-1, 0]
+    assert update(None, vector(1e8, 0), vector(1, 0), vector(-1e8, 0))[0].tolist() == [0, 0]
+    assert update(None, vector(1e8, 0), vector(-1e8, 0), vector(1, 0))[0].tolist() == [-1, 0]
 
 
 def test_gradient_that_is_not_finite_ends_the_run() -> None:
     with pytest.raises(RunError, match="lower learning rate"):
-        moved(5, vector(np.nan, 1))
+        update(5, vector(np.nan, 1))

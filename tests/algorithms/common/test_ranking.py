@@ -28,9 +28,9 @@ UTILITIES = {  # Wierstra et al. 2014, computed apart from this program
 
 @pytest.mark.parametrize("population", UTILITIES)
 def test_utilities_equal_the_published_ones_and_sum_to_0(population: int) -> None:
-    found = utilities(population)
-    assert found == pytest.approx(UTILITIES[population], rel=1e-8)
-    assert found.sum() == pytest.approx(0, abs=1e-15)
+    result = utilities(population)
+    assert result == pytest.approx(UTILITIES[population], rel=1e-8)
+    assert result.sum() == pytest.approx(0, abs=1e-15)
 
 
 @pytest.mark.parametrize(("size", "population"), [(1, 4), (2, 6), (3, 7), (10, 10), (40, 15), (1000, 24)])
@@ -85,9 +85,9 @@ def test_generation_without_information_has_a_reason(returns: list[float], said:
     ],
 )
 def test_centred_ranks_by_hand(values: list[float], ranks: list[float]) -> None:
-    found = centered_ranks(values)
-    assert found.shape == np.shape(values)
-    np.testing.assert_allclose(found, ranks, atol=1e-15)
+    result = centered_ranks(values)
+    assert result.shape == np.shape(values)
+    np.testing.assert_allclose(result, ranks, atol=1e-15)
 
 
 def test_centred_ranks_put_nan_last() -> None:

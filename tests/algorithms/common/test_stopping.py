@@ -26,17 +26,17 @@ FALLING = np.arange(101.0)[::-1]
 
 
 def met(
-    costs: Any = COSTS, seen: dict[str, Any] | None = None, options: dict[str, Any] | None = None, **view: Any
+    costs: Any = COSTS, observed: dict[str, Any] | None = None, options: dict[str, Any] | None = None, **view: Any
 ) -> set[str]:
     """The criteria that are met where all else is as after the first generation of a search."""
-    given = {name: np.array(value) for name, value in (seen or {}).items()}
-    found = criteria(
+    arguments = {name: np.array(value) for name, value in (observed or {}).items()}
+    result = criteria(
         Options(**(options or {})),
         replace(VIEW, **view),
         np.array(costs),
-        {**initial_history(2), "history": FALLING, **given},
+        {**initial_history(2), "history": FALLING, **arguments},
     )
-    return {name for name, is_met in found.items() if is_met}
+    return {name for name, is_met in result.items() if is_met}
 
 
 def axes(short: float, long: float) -> Any:
@@ -133,10 +133,10 @@ def test_tolerance_of_0_is_never_met(name: str) -> None:
     options: Any = {name: 0}
     everything = {"deviations": 0 * ONES, "seen": {**LONG, "history": FLAT}, "costs": FLAT}
     assert name not in met(**everything, options=options, age=505)
-    seen: Any = initial_history(2)
+    observed: Any = initial_history(2)
     for _ in range(2):
-        seen = update_history(Options(**options), VIEW, -COSTS, seen)
-    assert int(seen["still_generations"]) == (name != "tolxstagnation")
+        observed = update_history(Options(**options), VIEW, -COSTS, observed)
+    assert int(observed["still_generations"]) == (name != "tolxstagnation")
 
 
 def test_stored_history_of_two_generations_by_hand() -> None:
@@ -154,46 +154,46 @@ def test_stored_history_of_two_generations_by_hand() -> None:
 
 def test_histories_have_the_length_of_their_criteria() -> None:
     """11 + 30 * 2 / 6 = 21 best costs; every fifth generation for the long histories."""
-    seen: Any = initial_history(2)
+    observed: Any = initial_history(2)
     for age in range(1, 31):
-        seen = update_history(Options(), replace(VIEW, age=age), -np.array([age, age + 2.0]), seen)
-    assert seen["history"].tolist() == list(range(10, 31))
-    assert seen["history_best"].tolist() == [5, 10, 15, 20, 25, 30]
-    assert seen["history_median"].tolist() == [6, 11, 16, 21, 26, 31]
+        observed = update_history(Options(), replace(VIEW, age=age), -np.array([age, age + 2.0]), observed)
+    assert observed["history"].tolist() == list(range(10, 31))
+    assert observed["history_best"].tolist() == [5, 10, 15, 20, 25, 30]
+    assert observed["history_median"].tolist() == [6, 11, 16, 21, 26, 31]
 
 
 def test_flat_generations_are_counted_until_one_is_not() -> None:
     """Flat: more than three quarters equal the best. Failures do not count, and a single value is not flat."""
-    seen: Any = initial_history(2)
+    observed: Any = initial_history(2)
     counts = []
     for costs in ([1.0] * 8, [1] * 7 + [9], [1] * 6 + [9, 9], [1] * 8, [np.nan] * 8, [2] + [np.nan] * 7):
-        seen = update_history(Options(), VIEW, -np.array(costs), seen)
-        counts.append(int(seen["flat_generations"]))
+        observed = update_history(Options(), VIEW, -np.array(costs), observed)
+        counts.append(int(observed["flat_generations"]))
     assert counts == [1, 2, 0, 1, 1, 0]
 
 
 def test_generations_without_movement_are_counted_until_the_centre_moves() -> None:
-    seen: Any = initial_history(2)
+    observed: Any = initial_history(2)
     counts = []
     for x in (1.0, 1 + 5e-10, 1 + 9e-10, 1 + 2e-9, 1 + 2e-9):
-        seen = update_history(Options(), replace(VIEW, theta=np.array([x, 2])), -COSTS, seen)
-        counts.append(int(seen["still_generations"]))
+        observed = update_history(Options(), replace(VIEW, theta=np.array([x, 2])), -COSTS, observed)
+        counts.append(int(observed["still_generations"]))
     assert counts == [0, 1, 2, 0, 1]
 
 
 def test_plateau_does_not_count_as_a_centre_without_movement() -> None:
     """Without information the mean stays."""
-    seen: Any = initial_history(2)
+    observed: Any = initial_history(2)
     for costs in (COSTS, FLAT, [np.nan] * 6, COSTS):
-        seen = update_history(Options(), VIEW, -np.array(costs), seen)
-    assert int(seen["still_generations"]) == 1
+        observed = update_history(Options(), VIEW, -np.array(costs), observed)
+    assert int(observed["still_generations"]) == 1
 
 
 def test_generations_of_failures_meet_no_criterion() -> None:
-    seen: Any = initial_history(2)
+    observed: Any = initial_history(2)
     for age in range(1, 15):
-        seen = update_history(Options(), replace(VIEW, age=age), np.full(6, np.nan), seen)
-    assert int(seen["stopped"]) == 0 and not len(seen["history"])
+        observed = update_history(Options(), replace(VIEW, age=age), np.full(6, np.nan), observed)
+    assert int(observed["stopped"]) == 0 and not len(observed["history"])
 
 
 def test_first_generation_of_a_plateau_does_not_end_a_search() -> None:

@@ -36,17 +36,17 @@ NO_ROWS = np.zeros(0, row_dtype())
 
 
 class Noted(ProblemDefaults):
-    """Notes what it is given; it carries one array."""
+    """Records the arguments of `evaluate`; its state has one array."""
 
     def __init__(self, size: int = 2) -> None:
         self.layout, self.size, self.dtype = flat(size), size, np.dtype(np.float64)
-        self.given: list[tuple[Array, Jobs, ProblemState]] = []
+        self.received: list[tuple[Array, Jobs, ProblemState]] = []
 
     def carried(self) -> ProblemState:
         return ProblemState({"seen": np.zeros(1)}, {})
 
     def evaluate(self, candidates: Population, jobs: Jobs, carried: ProblemState, poll: Any) -> Outcome:
-        self.given.append((candidates.stacked(), jobs, carried))
+        self.received.append((candidates.stacked(), jobs, carried))
         return Outcome(np.zeros(len(jobs), row_dtype()))
 
 
@@ -67,14 +67,14 @@ class Toy(Strategy):
 STATE = State(4, {"theta": np.array([1.0, -1.0]), "seen": np.array([7.0])}, {})
 
 
-def given(chunk: Chunk) -> tuple[Array, Jobs, ProblemState]:
+def received(chunk: Chunk) -> tuple[Array, Jobs, ProblemState]:
     problem = Noted()
     Toy(None, problem, None, Keys(1), 4).evaluate(STATE, chunk, nothing)
-    return problem.given[0]
+    return problem.received[0]
 
 
 def test_training_jobs_get_candidates_and_groups() -> None:
-    stack, jobs, carried = given(Chunk(1, 4, 3))
+    stack, jobs, carried = received(Chunk(1, 4, 3))
     assert stack.tolist() == [[4, 0], [5, 0], [6, 0]]
     assert jobs == Jobs(4, range(4, 7), [1, 1, 2], "train", 0)
     assert carried.shared["seen"].tolist() == [7]
@@ -82,7 +82,7 @@ def test_training_jobs_get_candidates_and_groups() -> None:
 
 @pytest.mark.parametrize("purpose", ["probe", "evaluate"])
 def test_evaluation_jobs_get_the_centre_and_separate_groups(purpose: Any) -> None:
-    stack, jobs, carried = given(Chunk(9, 4, 3, purpose, 1))
+    stack, jobs, carried = received(Chunk(9, 4, 3, purpose, 1))
     assert stack.tolist() == [[2, -2]] * 3
     assert jobs == Jobs(4, range(4, 7), [4, 5, 6], purpose, 1)
     assert carried.shared["seen"].tolist() == [7]
@@ -91,26 +91,28 @@ def test_evaluation_jobs_get_the_centre_and_separate_groups(purpose: Any) -> Non
 def test_blocks_are_those_of_the_noise() -> None:
     """The last block is shorter; without noise there are none."""
     size = BLOCK + 3
-    made = Toy(None, Noted(size), CounterNoise(Keys(1), size), Keys(1), 4)
-    assert made.blocks(STATE) == 2 and Toy(None, Noted(size), None, Keys(1), 4).blocks(STATE) == 0
+    created = Toy(None, Noted(size), CounterNoise(Keys(1), size), Keys(1), 4)
+    assert created.blocks(STATE) == 2 and Toy(None, Noted(size), None, Keys(1), 4).blocks(STATE) == 0
     weights = np.array([[2.0, 0, -1], [1, 0, 0]])
-    sums = made.weighted_sums(STATE, weights, (1, 2), 1)
-    first, third = (made.noise.direction(4, pair, BLOCK, size).astype(np.float64) for pair in (0, 2))
+    sums = created.weighted_sums(STATE, weights, (1, 2), 1)
+    first, third = (created.noise.direction(4, pair, BLOCK, size).astype(np.float64) for pair in (0, 2))
     np.testing.assert_allclose(sums, [2 * first - third, np.square(first)], rtol=1e-6)
     assert (sums.shape, sums.dtype) == ((2, 3), np.float64)
 
 
 def test_default_methods_do_nothing() -> None:
-    made = Strategy(None, Noted(), None, Keys(1), 4)
+    created = Strategy(None, Noted(), None, Keys(1), 4)
     assert (
-        made.prepare(STATE, NO_ROWS, NO_FITNESS) is None and made.finished(STATE) is None and made.summary(STATE) == {}
+        created.prepare(STATE, NO_ROWS, NO_FITNESS) is None
+        and created.finished(STATE) is None
+        and created.summary(STATE) == {}
     )
-    assert [made.group(job) for job in range(3)] == [0, 1, 2]
-    assert made.centre(STATE, 5).tolist() == [1, -1]
+    assert [created.group(job) for job in range(3)] == [0, 1, 2]
+    assert created.centre(STATE, 5).tolist() == [1, -1]
     with pytest.raises(AssertionError, match="Strategy has neither `candidates` nor an `evaluate`"):
-        made.evaluate(STATE, Chunk(0, 0, 1), nothing)
+        created.evaluate(STATE, Chunk(0, 0, 1), nothing)
     with pytest.raises(AssertionError, match="Strategy has blocks but no `partial_update`"):
-        made.partial_update(STATE, None, 0)
+        created.partial_update(STATE, None, 0)
 
 
 class Ramp:
@@ -143,12 +145,12 @@ PAIRED_STATE = State(0, {"theta": np.zeros(2, np.float32)}, {})
 
 
 def ended(returns: list[float]) -> tuple[PairedToy, Results]:
-    made: Any = PairedToy(None, Plane(), Ramp(), Keys(1), 4)  # type: ignore[arg-type]
+    created: Any = PairedToy(None, Plane(), Ramp(), Keys(1), 4)  # type: ignore[arg-type]
     rows = np.zeros(len(returns), row_dtype((SIGN_RETURN,)))
     rows["return_"], rows["sign_return"] = returns, range(len(returns))
-    prepared = made.prepare(PAIRED_STATE, rows, rows["return_"])
-    blocks = [made.partial_update(PAIRED_STATE, prepared, block) for block in range(made.blocks(PAIRED_STATE))]
-    return made, Results(rows, [], blocks, prepared)
+    prepared = created.prepare(PAIRED_STATE, rows, rows["return_"])
+    blocks = [created.partial_update(PAIRED_STATE, prepared, block) for block in range(created.blocks(PAIRED_STATE))]
+    return created, Results(rows, [], blocks, prepared)
 
 
 def test_jobs_of_a_pair_share_their_seeds() -> None:
@@ -160,24 +162,24 @@ def test_pair_with_a_failed_half_has_zero_weight(half: int) -> None:
     """3 eps_0 - 4 eps_2 and 0 eps_0^2 + 4 eps_2^2, with eps_0 = (1, 10) and eps_2 = (3, 30)."""
     returns = [5.0, 2, 9, 9, 1, 5]
     returns[half] = nan
-    made, results = ended(returns)
+    created, results = ended(returns)
     assert results.prepared.values.tolist() == [[3, 0, -4], [0, 0, 4]]
     assert (results.prepared.count, results.prepared.values.dtype) == (4, np.float32)
-    assert made.summed(results).tolist() == [[-9, -90], [36, 3600]]
-    assert made.notices(PAIRED_STATE, results, PAIRED_STATE) == []
+    assert created.summed(results).tolist() == [[-9, -90], [36, 3600]]
+    assert created.notices(PAIRED_STATE, results, PAIRED_STATE) == []
 
 
 def test_without_a_valid_pair_there_are_no_weights_and_sums() -> None:
-    made, results = ended([nan, 1, 2, nan])
+    created, results = ended([nan, 1, 2, nan])
     assert results.blocks == [{}, {}] and results.prepared.count == 0
-    assert made.summed(results).tolist() == [[0, 0], [0, 0]]
-    assert made.notices(PAIRED_STATE, results, PAIRED_STATE) == ["every couple has a failed evaluation: no update"]
+    assert created.summed(results).tolist() == [[0, 0], [0, 0]]
+    assert created.notices(PAIRED_STATE, results, PAIRED_STATE) == ["every couple has a failed evaluation: no update"]
 
 
 def spread(*values: float) -> Cost:
-    made = Cost(sphere, np.ones(len(values)))
-    made.spread = np.array(values)
-    return made
+    created = Cost(sphere, np.ones(len(values)))
+    created.spread = np.array(values)
+    return created
 
 
 def test_sigma_of_the_config_applies_to_all_coordinates() -> None:
@@ -220,9 +222,9 @@ def test_consecutive_jobs_form_an_antithetic_pair() -> None:
 
 def test_even_jobs_add_the_perturbation_and_odd_jobs_subtract_it() -> None:
     """Also if the chunk starts with the second half of pair 1, (2, 20)."""
-    made = perturbed(Pairs(True), THETA, RampDirections(), 0, range(3, 6), 0.5)
-    assert made.stacked().tolist() == [[-0.5, -10], [2, 15], [-1, -15]]
-    assert list(made.directions.pairs) == [1, 2], "halves share theirs"
+    instance = perturbed(Pairs(True), THETA, RampDirections(), 0, range(3, 6), 0.5)
+    assert instance.stacked().tolist() == [[-0.5, -10], [2, 15], [-1, -15]]
+    assert list(instance.directions.pairs) == [1, 2], "halves share theirs"
     alone = perturbed(Pairs(False), THETA, RampDirections(), 0, range(3, 5), 0.5)
     assert alone.stacked().tolist() == [[2.5, 20], [3, 25]]
 
@@ -231,21 +233,21 @@ def test_even_jobs_add_the_perturbation_and_odd_jobs_subtract_it() -> None:
 def test_blocks_of_a_large_vector_equal_the_whole_vector(ratios: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Theta + 0.1 eps, or theta + 0.1 (ratios eps), with two blocks of 8,192 elements and a shorter one."""
     noise, theta = CounterNoise(Keys(1), 25_000), np.linspace(-1, 1, 25_000, dtype=np.float32)
-    made = perturbed(Pairs(True), theta, noise, 3, range(1, 4), 0.1, ratios)
+    instance = perturbed(Pairs(True), theta, noise, 3, range(1, 4), 0.1, ratios)
     directions = np.stack([noise.direction(3, pair, 0, 25_000) for pair in (0, 1, 1)])
     directions = directions if ratios is None else directions * ratios
     expected = theta + directions * np.array([[-0.1], [0.1], [-0.1]], np.float32)
-    assert made.stacked().tobytes() == expected.tobytes()
+    assert instance.stacked().tobytes() == expected.tobytes()
     monkeypatch.setattr("hpc_es.core.population.MAX_STEP_ELEMENTS", 3 * 2 * 8192)
-    assert made.stacked().tobytes() == expected.tobytes()
+    assert instance.stacked().tobytes() == expected.tobytes()
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_candidates_have_the_dtype_of_theta(dtype: type[np.floating]) -> None:
     theta = np.array([1, 1], dtype)
-    made = perturbed(Pairs(True), theta, RampDirections(), 0, range(2), 0.1)
-    assert made.stacked().dtype == made.scales.dtype == dtype
-    assert made.stacked()[0, 0] == dtype(1) + dtype(0.1)
+    instance = perturbed(Pairs(True), theta, RampDirections(), 0, range(2), 0.1)
+    assert instance.stacked().dtype == instance.scales.dtype == dtype
+    assert instance.stacked()[0, 0] == dtype(1) + dtype(0.1)
 
 
 def test_pair_is_valid_if_neither_half_failed() -> None:

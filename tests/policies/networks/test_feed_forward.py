@@ -25,21 +25,21 @@ class Sum(FeedForwardPolicy):
 
 
 VECTORS = Explicit(Sum.layout, np.array([[1, 0, 0], [0, 1, 5], [2, 2, 1]], np.float32))
-SEEN = np.array([[3, 4], [3, 4], [3, 4]], np.float32)
+OBSERVED = np.array([[3, 4], [3, 4], [3, 4]], np.float32)
 
 
 def test_rows_keep_their_parameters_after_others_have_ended() -> None:
     actor = Sum().bind(VECTORS, None)
-    assert actor.act(SEEN).tolist() == [[3], [9], [15]]
+    assert actor.act(OBSERVED).tolist() == [[3], [9], [15]]
     actor.keep(np.array([0, 2]))
-    assert actor.act(SEEN[:2]).tolist() == [[3], [15]]
+    assert actor.act(OBSERVED[:2]).tolist() == [[3], [15]]
 
 
 def test_observations_are_normalised_without_changing_the_input() -> None:
     mean, deviation = np.array([1, 2], np.float32), np.array([2, 2], np.float32)
-    actor, seen = Sum().bind(VECTORS, (mean, deviation, np.inf)), SEEN.copy()
-    assert actor.act(seen).tolist() == [[1], [6], [5]]
-    assert (seen == SEEN).all()
+    actor, observed = Sum().bind(VECTORS, (mean, deviation, np.inf)), OBSERVED.copy()
+    assert actor.act(observed).tolist() == [[1], [6], [5]]
+    assert (observed == OBSERVED).all()
 
 
 def test_initial_parameters_default_to_zero_and_outputs_is_abstract() -> None:

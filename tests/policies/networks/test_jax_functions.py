@@ -46,11 +46,11 @@ def test_pure_function_equals_the_actor(name: str, namespace: Any) -> None:
     assert isinstance(policy, PurePolicy)
     rng = np.random.default_rng(2)
     theta = rng.standard_normal((ROWS, policy.layout.size)).astype(np.float32)
-    seen = rng.standard_normal((STEPS, ROWS, WIDTH)).astype(np.float32)
+    observed = rng.standard_normal((STEPS, ROWS, WIDTH)).astype(np.float32)
     actor = policy.bind(explicit(theta), None)
     pure = policy.pure(namespace())
     memories, parameters = [pure.memory] * ROWS, [pure.parameters(row) for row in theta]
-    for observations in seen:
+    for observations in observed:
         expected = actor.act(observations)
         for row in range(ROWS):
             memories[row], action = pure.apply(parameters[row], memories[row], observations[row])
@@ -70,7 +70,7 @@ def test_pure_lstm_keeps_its_memory() -> None:
 def test_pure_normalisation_equals_normalisation_in_place() -> None:
     """(2 - 1) / 2 = 0.5; (9 - 1) / 0.5 = 16, clipped to 5; an infinite deviation gives 0."""
     mean, deviation = np.array([1, 1, 3], np.float32), np.array([2, 0.5, np.inf], np.float32)
-    seen = np.array([2, 9, 7], np.float32)
-    found = normalised(np, seen, (mean, deviation, 5.0))
-    assert found.tolist() == [0.5, 5.0, 0.0]
-    assert normalise(seen[np.newaxis].copy(), (mean, deviation, 5.0)).tolist() == [found.tolist()]
+    observed = np.array([2, 9, 7], np.float32)
+    result = normalised(np, observed, (mean, deviation, 5.0))
+    assert result.tolist() == [0.5, 5.0, 0.0]
+    assert normalise(observed[np.newaxis].copy(), (mean, deviation, 5.0)).tolist() == [result.tolist()]

@@ -27,12 +27,12 @@ def forwards(layers: LSTMLayers, x: Array) -> Array:
     return layers.h[: len(x)]
 
 
-def made() -> LSTMLayers:
+def created() -> LSTMLayers:
     return LSTMLayers(INPUTS, SIZES, STEPS, ROWS, "float64")
 
 
 def test_lstm_outputs_equal_those_of_the_cell() -> None:
-    found, ops = forwards(made(), X), layers_module.ArrayOps(np)
+    result, ops = forwards(created(), X), layers_module.ArrayOps(np)
     memory = [(np.zeros((ROWS, units)), np.zeros((ROWS, units))) for units in SIZES]
     for t in range(STEPS):
         x = X[t].T
@@ -40,28 +40,28 @@ def test_lstm_outputs_equal_those_of_the_cell() -> None:
             h, c = memory[number]
             x, c = layers_module.lstm_gates(ops, np.concatenate([x, h], axis=1) @ kernel + bias, c)
             memory[number] = (x, c)
-        np.testing.assert_allclose(found[t], x.T, rtol=1e-12)
+        np.testing.assert_allclose(result[t], x.T, rtol=1e-12)
 
 
 def test_lstm_gradient_equals_central_differences() -> None:
-    layers = made()
+    layers = created()
     forwards(layers, X)
     weights, by_x = layers.backwards(FACTORS)
-    found = [by_x, *(array for pair in weights for array in pair)]
+    result = [by_x, *(array for pair in weights for array in pair)]
     step = 1e-6
-    for array, gradient in zip([X, *(array for pair in WEIGHTS for array in pair)], found, strict=True):
+    for array, gradient in zip([X, *(array for pair in WEIGHTS for array in pair)], result, strict=True):
         assert gradient.shape == array.shape
-        for place in np.ndindex(array.shape):
-            kept, ends = array[place], []
-            for moved in (kept + step, kept - step):
-                array[place] = moved
-                ends.append((forwards(made(), X) * FACTORS).sum())
-            array[place] = kept
-            np.testing.assert_allclose(gradient[place], (ends[0] - ends[1]) / (2 * step), rtol=1e-5, atol=1e-8)
+        for index in np.ndindex(array.shape):
+            kept, ends = array[index], []
+            for update in (kept + step, kept - step):
+                array[index] = update
+                ends.append((forwards(created(), X) * FACTORS).sum())
+            array[index] = kept
+            np.testing.assert_allclose(gradient[index], (ends[0] - ends[1]) / (2 * step), rtol=1e-5, atol=1e-8)
 
 
 def test_lstm_computes_only_the_steps_in_use() -> None:
-    layers = made()
+    layers = created()
     forwards(layers, X)
     few = LSTMLayers(INPUTS, SIZES, 5, ROWS, "float64")
     assert np.array_equal(forwards(layers, X[:5]), forwards(few, X[:5]))

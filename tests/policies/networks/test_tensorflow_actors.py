@@ -59,11 +59,11 @@ def test_tensorflow_actions_equal_numpy(activation: str, head: str, normaliser: 
 
 def test_tensorflow_without_biases_and_with_a_constant_input_equals_numpy() -> None:
     spaces = Spaces(flat_observations(WIDTH), HEADS["box"][0])
-    ours, theirs = (MLP(Options(backend=each, hidden_dims=(3,), bias=False), spaces) for each in BACKENDS)
+    ours, theirs = (MLP(Options(backend=item, hidden_dims=(3,), bias=False), spaces) for item in BACKENDS)
     deviation = np.array([1, np.inf, 2, 1, 1], np.float32)
     normaliser = (np.ones(WIDTH, np.float32), deviation, np.inf)
     actions, expected = (
-        each.bind(perturbed(ours.layout.size), normaliser).act(observations()) for each in (ours, theirs)
+        item.bind(perturbed(ours.layout.size), normaliser).act(observations()) for item in (ours, theirs)
     )
     np.testing.assert_allclose(actions, expected, atol=1e-5)
     assert len(np.unique(expected)) > 1
@@ -113,9 +113,9 @@ def test_tensorflow_uses_one_thread_and_deterministic_kernels() -> None:
     assert done.stdout.split() == ["1", "1", "True"], done
 
 
-@pytest.mark.parametrize("given, threads, calls", [({}, 0, 3), (OWN, 0, 0), ({}, 4, 1)])
+@pytest.mark.parametrize("arguments, threads, calls", [({}, 0, 3), (OWN, 0, 0), ({}, 4, 1)])
 def test_tensorflow_settings_of_the_user_are_kept(
-    given: dict[str, str], threads: int, calls: int, monkeypatch: Any
+    arguments: dict[str, str], threads: int, calls: int, monkeypatch: Any
 ) -> None:
     fake = mock.MagicMock()
     fake.config.threading.get_intra_op_parallelism_threads.return_value = threads
@@ -124,13 +124,13 @@ def test_tensorflow_settings_of_the_user_are_kept(
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: fake)
     for name in OWN:
         monkeypatch.delenv(name, raising=False)
-    for name, value in given.items():
+    for name, value in arguments.items():
         monkeypatch.setenv(name, value)
     mlp_tensorflow.tensorflow.cache_clear()
     assert mlp_tensorflow.tensorflow() is fake
     mlp_tensorflow.tensorflow.cache_clear()
-    made = [str(call) for call in fake.mock_calls if ".set_" in str(call) or "enable_op" in str(call)]
-    assert len(made) == calls, made
+    created = [str(call) for call in fake.mock_calls if ".set_" in str(call) or "enable_op" in str(call)]
+    assert len(created) == calls, created
 
 
 def test_numpy_path_imports_no_tensorflow() -> None:

@@ -23,11 +23,15 @@ NO_ROWS = np.zeros(0, row_dtype((CORRECT,)))
 SMALL: dict[str, Any] = {"batch_size": 8, "policy_lstm_sizes": (5,), "value_lstm_sizes": (4,)}
 
 
-def made(chunk_size: int = 4, seed: int = 1, length: int = 4, task: str = "reverse", **options: Any) -> PolicyGradient:
+def created(
+    chunk_size: int = 4, seed: int = 1, length: int = 4, task: str = "reverse", **options: Any
+) -> PolicyGradient:
     """The algorithm with a small network."""
-    given: Any = Options
+    arguments: Any = Options
     optimizer = options.pop("optimizer", {"kind": "sgd", "learning_rate": 1.0})
-    settings = given(**{**SMALL, **options}, optimizer=given.__dataclass_fields__["optimizer"].default_factory())
+    settings = arguments(
+        **{**SMALL, **options}, optimizer=arguments.__dataclass_fields__["optimizer"].default_factory()
+    )
     settings = replace(settings, optimizer=replace(settings.optimizer, **optimizer))
     coding: Any = programs.Options
     problem = programs.build(coding(name=task, max_code_length=length))
@@ -54,7 +58,7 @@ def whole(algorithm: PolicyGradient, state: State) -> Array:
     """The gradient of the batch."""
     _, results = generation(algorithm, state)
     gradients, _ = algorithm.loss.gradients(state.theta, results.chunk_arrays)
-    total: Array = sum(each[GRADIENT].astype(np.float64) for each in gradients)  # type: ignore[assignment]
+    total: Array = sum(item[GRADIENT].astype(np.float64) for item in gradients)  # type: ignore[assignment]
     return total
 
 
@@ -63,7 +67,7 @@ def whole(algorithm: PolicyGradient, state: State) -> Array:
 
 @pytest.mark.parametrize("decay", [0.99, 0.0])
 def test_update_subtracts_the_rate_times_the_clipped_gradient(decay: float) -> None:
-    algorithm = made(eos_token=True, ema_baseline_decay=decay, grad_clip_threshold=0.5)
+    algorithm = created(eos_token=True, ema_baseline_decay=decay, grad_clip_threshold=0.5)
     state = algorithm.initial()
     _, results = generation(algorithm, state)
     after, metrics = algorithm.tell(state, results)
@@ -86,22 +90,22 @@ def test_update_subtracts_the_rate_times_the_clipped_gradient(decay: float) -> N
 )
 def test_chunk_gradients_sum_to_the_gradient_of_the_batch(options: dict[str, Any]) -> None:
     """For any division into chunks."""
-    state, _ = trained(made(eos_token=True, **options), 2)
-    one = whole(made(eos_token=True, chunk_size=8, **options), state)
+    state, _ = trained(created(eos_token=True, **options), 2)
+    one = whole(created(eos_token=True, chunk_size=8, **options), state)
     for size in (1, 3, 4):
-        some = made(eos_token=True, chunk_size=size, **options)
+        some = created(eos_token=True, chunk_size=size, **options)
         np.testing.assert_allclose(whole(some, state), one, rtol=1e-4, atol=1e-4 * np.abs(one).max())
 
 
 def test_asynchronous_updates_have_one_chunk_per_batch() -> None:
-    algorithm = made(updates="asynchronous", chunk_size=3)
+    algorithm = created(updates="asynchronous", chunk_size=3)
     assert [chunk.jobs for chunk in algorithm.ask(algorithm.initial(), 0, NO_ROWS, NO_FITNESS)] == [8]
-    assert [chunk.jobs for chunk in made(chunk_size=3).ask(algorithm.initial(), 0, NO_ROWS, NO_FITNESS)] == [3, 3, 2]
+    assert [chunk.jobs for chunk in created(chunk_size=3).ask(algorithm.initial(), 0, NO_ROWS, NO_FITNESS)] == [3, 3, 2]
 
 
 def test_loss_is_the_scaled_mean_of_the_paper() -> None:
     """Without a baseline yet: 64 / B sum R ln p, without the entropy."""
-    algorithm = made(chunk_size=8, entropy_beta=0.0, pi_loss_hparam=2.0)
+    algorithm = created(chunk_size=8, entropy_beta=0.0, pi_loss_hparam=2.0)
     state = algorithm.initial()
     (outcome,), _ = generation(algorithm, state)
     sums = dict(zip(("policy", "value", "imitation", "entropy"), outcome.arrays["sums"][:4], strict=True))
@@ -113,7 +117,7 @@ def test_loss_is_the_scaled_mean_of_the_paper() -> None:
 
 
 def test_regularizer_covers_all_weights_except_the_embedding() -> None:
-    plain, decayed = made(eos_token=True), made(eos_token=True, regularizer=0.5)
+    plain, decayed = created(eos_token=True), created(eos_token=True, regularizer=0.5)
     state = plain.initial()
     difference = whole(decayed, state) - whole(plain, state)
     expected = 0.5 * state.theta.astype(np.float64)
@@ -122,16 +126,16 @@ def test_regularizer_covers_all_weights_except_the_embedding() -> None:
 
 
 def test_programs_depend_on_jobs_and_not_on_chunks() -> None:
-    few, many = made(chunk_size=2, eos_token=True), made(chunk_size=8, eos_token=True)
+    few, many = created(chunk_size=2, eos_token=True), created(chunk_size=8, eos_token=True)
     state = few.initial()
-    tokens = [np.concatenate([o.arrays["tokens"] for o in generation(each, state)[0]]) for each in (few, many)]
+    tokens = [np.concatenate([o.arrays["tokens"] for o in generation(item, state)[0]]) for item in (few, many)]
     assert np.array_equal(*tokens)
     later = np.concatenate([o.arrays["tokens"] for o in generation(few, replace(state, generation=1))[0]])
     assert not np.array_equal(tokens[0], later)
 
 
 def test_rows_have_the_scores_of_the_programs() -> None:
-    algorithm = made(eos_token=True, length=12)
+    algorithm = created(eos_token=True, length=12)
     for outcome in generation(algorithm, algorithm.initial())[0]:
         table = "_" + algorithm.problem.alphabet
         for tokens, row in zip(outcome.arrays["tokens"], outcome.rows, strict=True):
@@ -151,7 +155,7 @@ def test_baseline_by_hand() -> None:
 
 
 def test_update_uses_the_baseline_before_it() -> None:
-    algorithm = made(pi_loss_hparam=1.0, entropy_beta=0.0)
+    algorithm = created(pi_loss_hparam=1.0, entropy_beta=0.0)
     state = algorithm.initial()
     assert not state.shared["baseline"].any()
     after, _ = algorithm.tell(state, generation(algorithm, state)[1])
@@ -162,7 +166,7 @@ def test_update_uses_the_baseline_before_it() -> None:
 
 
 def test_baseline_equal_to_all_rewards_gives_zero_gradient() -> None:
-    algorithm = made(entropy_beta=0.0)
+    algorithm = created(entropy_beta=0.0)
     state = algorithm.initial()
     chunk = algorithm.ask(state, 0, NO_ROWS, NO_FITNESS)[0]
     shared = {**state.shared, "baseline": np.full(4, 0.7)}
@@ -180,7 +184,7 @@ def test_returns_and_advantages_of_the_published_episode() -> None:
     returns, advantages = targets(rewards, values, 1.0, 1.0)
     assert returns.tolist() == [473, 428, 337, 294, 201, 157, 95, 0]
     assert advantages.tolist() == [473, 427, 335, 293, 201, 156, 94, 0]
-    assert advantages.tolist() == (returns - values).tolist()  # what the loss makes of them
+    assert advantages.tolist() == (returns - values).tolist()  # as the loss computes them
 
 
 # The queue.
@@ -216,7 +220,7 @@ def test_queue_after_programs_with_equal_rewards(ties: Any, unique: Any, expecte
 
 
 def test_all_programs_of_a_batch_are_queued_if_configured() -> None:
-    algorithm = made(topk=8, topk_loss_hparam=1.0, topk_offered="all")
+    algorithm = created(topk=8, topk_loss_hparam=1.0, topk_offered="all")
     state = algorithm.initial()
     _, results = generation(algorithm, state)
     after, _ = algorithm.tell(state, results)
@@ -225,12 +229,12 @@ def test_all_programs_of_a_batch_are_queued_if_configured() -> None:
     assert after.master["queue_rewards"].tolist() == sorted(results.rows["return_"].tolist(), reverse=True)
 
 
-# Beginning anew.
+# Restarts.
 
 
 def test_weights_and_queue_restart_without_improvement() -> None:
     """Batches of 8: after 16 programs that are not better than the best since the last restart."""
-    algorithm = made(topk=2, topk_loss_hparam=1.0, restart_programs=16)
+    algorithm = created(topk=2, topk_loss_hparam=1.0, restart_programs=16)
     state = algorithm.initial()
     _, results = generation(algorithm, state)
     rows = results.rows.copy()
@@ -261,7 +265,7 @@ def test_draws_from_the_queue_are_uniform_and_none_if_empty() -> None:
 
 
 def test_each_update_queues_the_best_program_of_its_batch() -> None:
-    algorithm = made(topk=3, topk_loss_hparam=1.0)
+    algorithm = created(topk=3, topk_loss_hparam=1.0)
     state = algorithm.initial()
     _, results = generation(algorithm, state)
     after, metrics = algorithm.tell(state, results)
@@ -276,12 +280,12 @@ def test_each_update_queues_the_best_program_of_its_batch() -> None:
 
 
 def test_empty_queue_gives_zero_gradient() -> None:
-    plain, queued = made(), made(topk=3, topk_loss_hparam=100.0)
+    plain, queued = created(), created(topk=3, topk_loss_hparam=100.0)
     np.testing.assert_allclose(whole(queued, queued.initial()), whole(plain, plain.initial()), rtol=1e-5, atol=1e-6)
 
 
 def test_priority_queue_training_increases_the_queued_probability() -> None:
-    algorithm = made(
+    algorithm = created(
         **{"topk": 1, "topk_loss_hparam": 1.0, "pi_loss_hparam": 0.0, "entropy_beta": 0.0},
         optimizer={"kind": "adam", "learning_rate": 0.05},
     )
@@ -309,7 +313,7 @@ def test_noise_changes_inputs_of_queued_programs_but_not_targets() -> None:
 
 def test_likelihood_of_a_queued_program_depends_on_its_inputs() -> None:
     """With noise 0.9 the likelihood is that of the noisy input tokens."""
-    algorithm = made(topk=1, topk_loss_hparam=1.0, topk_noise=0.9, chunk_size=8)
+    algorithm = created(topk=1, topk_loss_hparam=1.0, topk_noise=0.9, chunk_size=8)
     state, _ = trained(algorithm, 1)
     arrays = generation(algorithm, state)[0][0].arrays
     targets, read = state.shared["imitated_tokens"], state.shared["imitated_read"]
@@ -327,7 +331,7 @@ def test_likelihood_of_a_queued_program_depends_on_its_inputs() -> None:
 
 def test_entropy_weight_follows_its_target_by_hand() -> None:
     """beta exp(rate (1 - H / target)): zero entropy multiplies by exp(rate), the target by 1; at least 0.5."""
-    factor = made(entropy_beta=0.5, entropy_target=0.8, entropy_rate=0.1).loss.entropy
+    factor = created(entropy_beta=0.5, entropy_target=0.8, entropy_rate=0.1).loss.entropy
     first = factor.initial()
     assert factor.value(first) == 0.5
     for entropy, expected in ((0.0, 0.5 * np.exp(0.1)), (0.8, 0.5), (1.6, 0.5)):
@@ -338,18 +342,18 @@ def test_entropy_weight_follows_its_target_by_hand() -> None:
 
 
 def test_entropy_weight_decays_linearly() -> None:
-    factor = made(entropy_beta=0.5, entropy_beta_end=0.1, entropy_programs=1000).loss.entropy
-    found = [factor.value(factor.next(factor.initial(), 1.0, executed)) for executed in (0, 250, 1000, 5000)]
-    assert found == pytest.approx([0.5, 0.4, 0.1, 0.1])
+    factor = created(entropy_beta=0.5, entropy_beta_end=0.1, entropy_programs=1000).loss.entropy
+    result = [factor.value(factor.next(factor.initial(), 1.0, executed)) for executed in (0, 250, 1000, 5000)]
+    assert result == pytest.approx([0.5, 0.4, 0.1, 0.1])
 
 
 @pytest.mark.parametrize("options", [{"entropy_target": 2.0}, {"entropy_beta_end": 0.0, "entropy_programs": 16}])
 def test_entropy_weight_is_part_of_the_state_and_the_gradient(options: dict[str, Any]) -> None:
-    changing, plain = made(entropy_beta=0.2, **options), made(entropy_beta=0.2)
+    changing, plain = created(entropy_beta=0.2, **options), created(entropy_beta=0.2)
     first = changing.initial()
     np.testing.assert_array_equal(whole(changing, first), whole(plain, first))
     state = replace(first, shared={**first.shared, "entropy_beta": np.array(0.7)})
-    np.testing.assert_array_equal(whole(changing, state), whole(made(entropy_beta=0.7), first))
+    np.testing.assert_array_equal(whole(changing, state), whole(created(entropy_beta=0.7), first))
     after, metrics = changing.tell(state, generation(changing, state)[1])
     assert metrics["entropy_beta"] == 0.7 > float(after.shared["entropy_beta"])
     assert "entropy_beta" not in trained(plain, 1)[0].shared
@@ -361,7 +365,7 @@ def test_entropy_target_prevents_a_collapse() -> None:
     adam = {"kind": "adam", "learning_rate": 0.05}
     entropies = []
     for options in ({}, {"entropy_target": 4.0, "entropy_rate": 0.2}):
-        algorithm = made(**queued, **options, optimizer=adam)
+        algorithm = created(**queued, **options, optimizer=adam)
         state, _ = trained(algorithm, 1)
         state = replace(state, master={**state.master, "queue_rewards": np.array([100.0])})  # nothing takes its place
         last: list[float] = []
@@ -373,16 +377,16 @@ def test_entropy_target_prevents_a_collapse() -> None:
 
 
 def test_distinct_programs_are_counted_and_a_collapse_is_reported() -> None:
-    algorithm = made(chunk_size=8, entropy_beta=0.0, length=2)
+    algorithm = created(chunk_size=8, entropy_beta=0.0, length=2)
     state = algorithm.initial()
     _, results = generation(algorithm, state)
     tokens = np.array([[1, 1], [1, 2], [1, 1], [1, 1], [2, 1], [2, 2], [1, 2], [8, 8]], np.uint8)  # five
     for number, written in ((5, tokens), (1, 0 * tokens + 3), (5, tokens)):
         arrays = {**results.chunk_arrays[0], "tokens": written}
-        told = Results(results.rows, [arrays], [])
-        after, metrics = algorithm.tell(state, told)
+        message = Results(results.rows, [arrays], [])
+        after, metrics = algorithm.tell(state, message)
         assert metrics["distinct_programs"] == number
-        notices = algorithm.notices(state, told, after)
+        notices = algorithm.notices(state, message, after)
         state = after
         assert len(notices) == (number == 1) and all("entropy_target" in notice for notice in notices)
 
@@ -391,7 +395,7 @@ def test_distinct_programs_are_counted_and_a_collapse_is_reported() -> None:
 
 
 def replaying(**options: Any) -> PolicyGradient:
-    return made(**{"alpha": 0.5, "replay_capacity": 30, "chunk_size": 8, "length": 2, **options})
+    return created(**{"alpha": 0.5, "replay_capacity": 30, "chunk_size": 8, "length": 2, **options})
 
 
 @pytest.mark.long
@@ -416,7 +420,7 @@ def test_importance_weights_of_a_batch_by_hand() -> None:
     odds = {row.tobytes(): 0.0 for row in tokens}
     count = int(state.master["replay_count"])
     buffer = zip(state.master["replay_tokens"][:count], plain.loss.replay.probabilities(state.master), strict=True)
-    odds |= {row.tobytes(): float(each) for row, each in buffer}
+    odds |= {row.tobytes(): float(item) for row, item in buffer}
     weights = [
         1 / (0.5 + 0.5 * odds[row.tobytes()] / p) for row, p in zip(tokens, odds_of(plain, state, tokens), strict=True)
     ]
@@ -472,7 +476,7 @@ def test_replays_are_divided_among_chunks(size: int) -> None:
 )
 def test_rewards_rise_and_a_correct_program_ends_the_search(options: dict[str, Any]) -> None:
     """The task is to print 1 2 in five characters; random search would need thousands of programs."""
-    algorithm = made(
+    algorithm = created(
         chunk_size=32,
         length=5,
         task="print",
@@ -495,8 +499,8 @@ def test_rewards_rise_and_a_correct_program_ends_the_search(options: dict[str, A
 
 
 def programs_options(**options: Any) -> Any:
-    made: Any = programs.Options
-    return made(name="print", **options)
+    created: Any = programs.Options
+    return created(name="print", **options)
 
 
 # The loss by itself.
@@ -511,7 +515,7 @@ def programs_options(**options: Any) -> Any:
 )
 def test_gradient_is_that_of_the_sum_of_losses(options: dict[str, Any]) -> None:
     """Along a random direction in float64; the policy term treats values as constants."""
-    algorithm = made(**options)
+    algorithm = created(**options)
     state = algorithm.initial()
     _, results = generation(algorithm, state)
     sample = algorithm.sample(results)

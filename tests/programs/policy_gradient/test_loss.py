@@ -16,7 +16,7 @@ def tokens(*programs: int) -> Any:
     return np.array([divmod(program, 10) for program in programs], np.uint8).reshape(-1, 2)
 
 
-def held(arrays: Any) -> dict[int, float]:
+def cached(arrays: Any) -> dict[int, float]:
     """The rewards by program."""
     count = int(arrays["replay_count"])
     programs = [int(10 * row[0] + row[1]) for row in arrays["replay_tokens"][:count]]
@@ -25,35 +25,35 @@ def held(arrays: Any) -> dict[int, float]:
 
 
 def added(arrays: Any, **rewards: float) -> Any:
-    """With programs such as p12=0.5."""
+    """The state after adding programs such as p12=0.5."""
     programs = [int(name[1:]) for name in rewards]
     return BUFFER.with_programs(arrays, tokens(*programs), np.array(list(rewards.values())))
 
 
 def test_buffer_has_each_program_once_with_its_first_reward() -> None:
     some = BUFFER.with_programs(BUFFER.empty(), tokens(11, 12, 11), np.array([0.1, 0.2, 0.9]))
-    assert held(some) == {11: 0.1, 12: 0.2}
-    assert held(added(some, p12=0.7, p13=0.3)) == {11: 0.1, 12: 0.2, 13: 0.3}
+    assert cached(some) == {11: 0.1, 12: 0.2}
+    assert cached(added(some, p12=0.7, p13=0.3)) == {11: 0.1, 12: 0.2, 13: 0.3}
 
 
 def test_buffer_drops_the_smallest_rewards_and_newer_ones_of_equal() -> None:
     full = added(BUFFER.empty(), p11=0.1, p12=0.2, p13=0.2)
-    assert list(held(added(full, p14=0.3))) == [12, 13, 14]
-    assert list(held(added(full, p14=0.3, p15=0.4))) == [12, 14, 15]
-    assert list(held(added(full, p14=0.1))) == [11, 12, 13]
-    assert list(held(added(full, p14=-5.0))) == [11, 12, 13]
+    assert list(cached(added(full, p14=0.3))) == [12, 13, 14]
+    assert list(cached(added(full, p14=0.3, p15=0.4))) == [12, 14, 15]
+    assert list(cached(added(full, p14=0.1))) == [11, 12, 13]
+    assert list(cached(added(full, p14=-5.0))) == [11, 12, 13]
 
 
 def test_buffer_accepts_a_dropped_program_again() -> None:
     full = added(BUFFER.empty(), p11=0.1, p12=0.2, p13=0.2, p14=0.3)
-    assert 11 not in held(full)
-    assert held(added(full, p11=0.5))[11] == 0.5
+    assert 11 not in cached(full)
+    assert cached(added(full, p11=0.5))[11] == 0.5
 
 
 def test_adding_returns_a_new_buffer_of_the_same_shapes() -> None:
     before = BUFFER.empty()
     after = added(before, p11=0.1)
-    assert held(before) == {}
+    assert cached(before) == {}
     assert [(name, a.shape, a.dtype) for name, a in after.items()] == [(n, a.shape, a.dtype) for n, a in before.items()]
 
 

@@ -52,10 +52,10 @@ def odds(network: TokenLSTM, theta: Array, tokens: Any) -> Array:
 
 
 def batch(network: TokenLSTM, tokens: Any, **fields: Any) -> ProgramBatch:
-    """Programs with a loss of -sum ln p, unless `fields` say otherwise."""
+    """A batch of programs with the loss -sum ln p, unless `fields` replace it."""
     tokens = np.array(tokens)
     ones = np.ones(len(tokens))
-    given: dict[str, Any] = {
+    options: dict[str, Any] = {
         "lengths": lengths(tokens),
         "returns": np.ones(tokens.shape),
         "rewarded": ones,
@@ -63,23 +63,25 @@ def batch(network: TokenLSTM, tokens: Any, **fields: Any) -> ProgramBatch:
         "entropy": 0 * ones,
         "value": 0 * ones,
     }
-    return ProgramBatch(**{**given, **fields})
+    return ProgramBatch(**{**options, **fields})
 
 
 def written(network: TokenLSTM, theta: Array, numbers: Array, sharpness: float = 1.0, noise: float = 0.0) -> Array:
     return sample_programs(network, theta, numbers, sharpness, noise=noise).tokens
 
 
-def terms_of(network: TokenLSTM, theta: Array, tokens: Any, told: ProgramBatch, *arguments: Any) -> LossTerms:
-    """What these programs teach, which are read."""
+def terms_of(network: TokenLSTM, theta: Array, tokens: Any, message: ProgramBatch, *arguments: Any) -> LossTerms:
+    """The terms of the loss of these programs."""
     nothing = np.zeros((0, network.length))
-    return loss_gradient(sample_programs(network, theta, nothing, forced=np.array(tokens, np.uint8)), told, *arguments)
+    return loss_gradient(
+        sample_programs(network, theta, nothing, forced=np.array(tokens, np.uint8)), message, *arguments
+    )
 
 
-def single(told: ProgramBatch) -> ProgramBatch:
-    """In float32, but for the odds."""
+def single(message: ProgramBatch) -> ProgramBatch:
+    """The batch in float32, except the probabilities."""
     names = ("returns", "rewarded", "policy", "entropy", "value")
-    return told._replace(**{name: getattr(told, name).astype(np.float32) for name in names})
+    return message._replace(**{name: getattr(message, name).astype(np.float32) for name in names})
 
 
 # Form.
@@ -189,11 +191,11 @@ def test_imitated_programs_have_no_value_loss_and_empty_ones_no_loss() -> None:
     network = TokenLSTM((5,), (3,), 3, 2, ends=True)
     theta, one = theta_of(network), np.ones(2)
     tokens = [[3, 1], [3, 1]]
-    told = batch(network, tokens, rewarded=0 * one, value=one, lengths=np.array([2, 0], np.int32))
-    terms = terms_of(network, theta, tokens, told)
+    message = batch(network, tokens, rewarded=0 * one, value=one, lengths=np.array([2, 0], np.int32))
+    terms = terms_of(network, theta, tokens, message)
     assert terms.value.tolist() == [0, 0]
     np.testing.assert_allclose(terms.policy, [terms.log_probability[0], 0])
-    empty = told._replace(lengths=np.array([0, 0], np.int32))
+    empty = message._replace(lengths=np.array([0, 0], np.int32))
     assert not terms_of(network, theta, tokens, empty).gradients.any()
 
 
@@ -208,15 +210,15 @@ def test_gradient_equals_central_differences(network: TokenLSTM) -> None:
     tokens = [[3, 1, 8], [2, 2, 2], [5, 6, 7]] if network is FIXED else [[3, 0, 0], [8, 7, 6], [0, 0, 0]]
     judged = np.array([1.0, 1.0, 0.0])
     fields = {name: rng.random(3) for name in ("policy", "entropy", "value")}
-    told = batch(network, tokens, returns=rng.standard_normal((3, 3)), rewarded=judged, **fields)
-    found = terms_of(network, theta, tokens, told).gradients[0]
+    message = batch(network, tokens, returns=rng.standard_normal((3, 3)), rewarded=judged, **fields)
+    result = terms_of(network, theta, tokens, message).gradients[0]
 
     # d/dtheta of policy * (returns - value) * ln p, the value held: two calls with the values' share taken out
     def loss(at: Array) -> float:
-        held = told._replace(returns=told.returns - values, rewarded=0 * judged, value=0 * judged)
-        terms = terms_of(network, at, tokens, held)
-        total = -told.policy @ terms.policy - told.entropy @ terms.entropy
-        return float(total + told.value @ terms_of(network, at, tokens, told).value)
+        cached = message._replace(returns=message.returns - values, rewarded=0 * judged, value=0 * judged)
+        terms = terms_of(network, at, tokens, cached)
+        total = -message.policy @ terms.policy - message.entropy @ terms.entropy
+        return float(total + message.value @ terms_of(network, at, tokens, message).value)
 
     arrays = network.layout.split(theta)
     values = np.zeros((3, 3))
@@ -225,12 +227,12 @@ def test_gradient_equals_central_differences(network: TokenLSTM) -> None:
             outputs = stack(arrays, "value", 1, arrays["embedding"][[0, *program[:-1]]])
             values[row] = judged[row] * outputs[:, 0]
     step = 1e-6
-    for place in range(theta.size):
+    for index in range(theta.size):
         there, back = theta.copy(), theta.copy()
-        there[place] += step
-        back[place] -= step
+        there[index] += step
+        back[index] -= step
         expected = (loss(there) - loss(back)) / (2 * step)
-        np.testing.assert_allclose(found[place], expected, rtol=1e-5, atol=1e-7, err_msg=str(place))
+        np.testing.assert_allclose(result[index], expected, rtol=1e-5, atol=1e-7, err_msg=str(index))
 
 
 @pytest.mark.parametrize("taught", [(0, 0, 1, 1), (0, 1, 0, 0), (1, 0, 1, 0), (0, 0, 0, 0)])
@@ -239,14 +241,14 @@ def test_rows_with_zero_weight_are_skipped(taught: tuple[int, ...]) -> None:
     network = TokenLSTM((5, 4), (3,), 3, 3, ends=True)
     theta, tokens = theta_of(network), np.array([[3, 1, 8], [2, 2, 0], [5, 6, 7], [8, 0, 0]])
     factors, returns = np.array(taught, np.float64), RNG(7).standard_normal((4, 3))
-    told = batch(network, tokens, returns=returns, policy=2 * factors, value=factors)
-    found = terms_of(network, theta, tokens, told)
+    message = batch(network, tokens, returns=returns, policy=2 * factors, value=factors)
+    result = terms_of(network, theta, tokens, message)
     expected = np.zeros(theta.size)
     for row in np.flatnonzero(factors):
         only = batch(network, tokens[[row]], returns=returns[[row]], policy=2 * np.ones(1), value=np.ones(1))
         expected += terms_of(network, theta, tokens[[row]], only).gradients[0]
-    np.testing.assert_allclose(found.gradients[0], expected, rtol=1e-10, atol=1e-12)
-    assert found.log_probability.all()  # of all rows
+    np.testing.assert_allclose(result.gradients[0], expected, rtol=1e-10, atol=1e-12)
+    assert result.log_probability.all()  # of all rows
 
 
 @pytest.mark.long
@@ -254,27 +256,27 @@ def test_gradient_in_float32_equals_float64_to_its_precision() -> None:
     network, rng = TokenLSTM((35, 35), (35,), 10, 30, ends=True), RNG(0)
     theta = network.initial(rng)
     tokens = written(network, theta, rng.random((8, 30)))
-    told = batch(network, tokens, returns=rng.random((8, 30)), entropy=np.full(8, 0.1), value=np.full(8, 0.5))
-    found = terms_of(network, theta, tokens, single(told))
-    expected = terms_of(network, theta.astype(np.float64), tokens, told)
+    message = batch(network, tokens, returns=rng.random((8, 30)), entropy=np.full(8, 0.1), value=np.full(8, 0.5))
+    result = terms_of(network, theta, tokens, single(message))
+    expected = terms_of(network, theta.astype(np.float64), tokens, message)
     for name in ("policy", "entropy", "value", "log_probability"):
-        np.testing.assert_allclose(getattr(found, name), getattr(expected, name), rtol=1e-4)
+        np.testing.assert_allclose(getattr(result, name), getattr(expected, name), rtol=1e-4)
     length = np.linalg.norm(expected.gradients)
-    assert np.linalg.norm(found.gradients - expected.gradients) < 1e-5 * length
+    assert np.linalg.norm(result.gradients - expected.gradients) < 1e-5 * length
 
 
 @pytest.mark.long
 def test_gradient_is_the_sum_of_its_parts() -> None:
     theta = theta_of(SMALL)
     tokens = [[3, 1], [0, 0], [4, 4]]
-    told = batch(
+    message = batch(
         SMALL, tokens, rewarded=np.array([1.0, 1, 0]), entropy=np.array([0.1, 0.1, 0]),
         returns=RNG(0).random((3, 2)), log_replayed=np.log([0.5, 0.2, 1]),
     )  # fmt: skip
-    whole = terms_of(SMALL, theta, tokens, told, 0.5).gradients
-    judged, rest = terms_of(SMALL, theta, tokens, told, 0.5, True).gradients
+    whole = terms_of(SMALL, theta, tokens, message, 0.5).gradients
+    judged, rest = terms_of(SMALL, theta, tokens, message, 0.5, True).gradients
     np.testing.assert_allclose(judged + rest, whole[0], rtol=1e-12, atol=1e-14)
-    only = told._replace(entropy=0 * told.entropy, policy=told.policy * told.rewarded)
+    only = message._replace(entropy=0 * message.entropy, policy=message.policy * message.rewarded)
     np.testing.assert_allclose(judged, terms_of(SMALL, theta, tokens, only, 0.5).gradients[0], rtol=1e-12, atol=1e-14)
 
 
@@ -284,19 +286,19 @@ def test_importance_weights_by_hand() -> None:
     with np.errstate(divide="ignore"):
         odds_of_replay = np.log([0.5, 0, 0.3])
     tokens = [[3, 1], [3, 1], [4, 0]]
-    told = batch(SMALL, tokens, rewarded=np.array([1.0, 1, 0]), log_replayed=odds_of_replay)
-    terms = terms_of(SMALL, theta, tokens, told, a)
+    message = batch(SMALL, tokens, rewarded=np.array([1.0, 1, 0]), log_replayed=odds_of_replay)
+    terms = terms_of(SMALL, theta, tokens, message, a)
     p = np.exp(terms.log_probability)
     np.testing.assert_allclose(terms.w, [1 / (0.75 + a * 0.5 / p[0]), 1 / 0.75, 1], rtol=1e-12)
-    plain = terms_of(SMALL, theta, tokens, told._replace(log_replayed=None))
+    plain = terms_of(SMALL, theta, tokens, message._replace(log_replayed=None))
     np.testing.assert_allclose(terms.policy, terms.w * plain.policy, rtol=1e-12)
 
 
 def test_program_with_zero_probability_in_float32_has_a_weight() -> None:
     network = TokenLSTM((5,), (), 3, 100, ends=False)
     tokens = RNG(0).integers(1, 9, (2, 100))
-    told = batch(network, tokens, log_replayed=np.array([np.log(1e-3), -np.inf]))
-    terms = terms_of(network, network.initial(RNG(0)), tokens, single(told), 0.5)
+    message = batch(network, tokens, log_replayed=np.array([np.log(1e-3), -np.inf]))
+    terms = terms_of(network, network.initial(RNG(0)), tokens, single(message), 0.5)
     assert np.exp(terms.log_probability[0]) == 0
     assert terms.w.tolist() == [0, 2]
     assert np.isfinite(terms.gradients).all()
@@ -335,8 +337,8 @@ def test_sampled_gradient_equals_the_exact_one() -> None:
 
     counts = np.array([programs.count(list(program)) for program in EVERY])
     assert counts.sum() == samples
-    assert max(smape(count / samples, each) for count, each in zip(counts, p, strict=True)) < 0.15
-    expected = sum(each * rewards[program] for each, program in zip(p, EVERY, strict=True))
+    assert max(smape(count / samples, item) for count, item in zip(counts, p, strict=True)) < 0.15
+    expected = sum(item * rewards[program] for item, program in zip(p, EVERY, strict=True))
     assert smape(np.mean([rewards[tuple(row)] for row in programs]), expected) < 0.005
     angle = np.arccos(exact @ sampled / np.linalg.norm(exact) / np.linalg.norm(sampled))
     assert angle < 0.02 * np.pi

@@ -72,7 +72,7 @@ def test_config_is_flat_for_loggers() -> None:
     assert flat(data) == {"seed": 1, "policy": None, "task.a.b": "x", "task.c": "{}", "task.d": "[1, 2]"}
 
 
-def test_each_logger_gets_the_rows_it_has_not_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_logger_gets_its_missing_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one, two = Tape([], has=2), Tape([])
     in_place_of(monkeypatch, mlflow=one, wandb=two)
     loggers = Loggers(TWO, LoggedRun(tmp_path, "a", {}), {"mlflow": "m1", "other": "o"}, pytest.fail)
@@ -82,7 +82,7 @@ def test_each_logger_gets_the_rows_it_has_not_seen(tmp_path: Path, monkeypatch: 
     loggers.close("finished")
     loggers.close("failed")
     assert one.calls == [("start", "m1", 3), ("write", 2), ("write", 3), ("close", "finished")]
-    assert two.calls == [("start", None, 3), *(("write", each) for each in range(4)), ("close", "finished")]
+    assert two.calls == [("start", None, 3), *(("write", item) for item in range(4)), ("close", "finished")]
 
 
 @pytest.mark.parametrize(
@@ -91,16 +91,16 @@ def test_each_logger_gets_the_rows_it_has_not_seen(tmp_path: Path, monkeypatch: 
 def test_failing_logger_warns_once_and_is_disabled(
     broken: str, left: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bad, good, told = Tape([], broken=broken), Tape([]), list[str]()
+    bad, good, message = Tape([], broken=broken), Tape([]), list[str]()
     in_place_of(monkeypatch, mlflow=bad, wandb=good)
-    loggers = Loggers(TWO, LoggedRun(tmp_path, "a", {}), {}, told.append)
+    loggers = Loggers(TWO, LoggedRun(tmp_path, "a", {}), {}, message.append)
     loggers.start(0, [])
     for generation in range(2):
         loggers.write({"generation": generation})
     loggers.close("interrupted")
     assert [call[0] for call in bad.calls] == left
     assert [call[0] for call in good.calls] == ["start", "write", "write", "close"]
-    (warning,) = told
+    (warning,) = message
     assert warning.startswith("report.loggers: mlflow has failed (ValueError: of the package's own); the run continues")
 
 

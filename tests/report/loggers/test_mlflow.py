@@ -24,7 +24,7 @@ ON = "report.loggers=[mlflow]"
 
 @pytest.fixture(autouse=True)
 def no_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing in this process may connect to anything, nor ask for telemetry's settings, which the home would hold."""
+    """Prevent connections of this process and requests of telemetry settings, which would be stored in the home."""
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setattr(socket.socket, "connect", lambda *_: pytest.fail("a connection"))
     for name in ENVIRONMENT:
@@ -41,14 +41,14 @@ def client(store: Path) -> Any:
 
 def logged(store: Path) -> list[Any]:
     """The runs of the experiment."""
-    found = client(store)
-    return list(found.search_runs([found.get_experiment_by_name("hpc_es").experiment_id]))
+    result = client(store)
+    return list(result.search_runs([result.get_experiment_by_name("hpc_es").experiment_id]))
 
 
 def history(store: Path, name: str) -> list[tuple[int, float]]:
     """Step and value of a metric of the only run."""
     (only,) = logged(store)
-    return [(each.step, each.value) for each in client(store).get_metric_history(only.info.run_id, name)]
+    return [(item.step, item.value) for item in client(store).get_metric_history(only.info.run_id, name)]
 
 
 def expected(run: Path, key: str) -> list[tuple[Any, Any]]:
@@ -119,7 +119,7 @@ def test_lost_mlflow_store_disables_the_logger_only(tmp_path: Path) -> None:
 def test_repetitions_can_share_an_mlflow_store(tmp_path: Path) -> None:
     options = (ON, "report.mlflow={directory: ../store, experiment: hpc_es}", "stop.generations=1")
     runs.finished(2, tmp_path / "a" / "run", *options, "repetitions=2", "repetition_groups=2")
-    names = sorted(each.info.run_name for each in logged(tmp_path / "store"))
+    names = sorted(item.info.run_name for item in logged(tmp_path / "store"))
     assert names == ["tiny/repetition_0000", "tiny/repetition_0001"]
 
 

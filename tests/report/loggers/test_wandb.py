@@ -27,7 +27,7 @@ ON = "report.loggers=[wandb]"
 
 @pytest.fixture(autouse=True)
 def own_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the logger sets ends with the test, and nothing may be written into the home directory."""
+    """Restore the environment variables of the logger after the test, and protect the home directory."""
     for name in (
         "WANDB_MODE",
         "WANDB_ERROR_REPORTING",
@@ -49,7 +49,7 @@ def file_of(directory: Path) -> Path:
 
 
 def inspected(run: Path, *options: str) -> str:
-    """What W&B itself reads from the only offline directory of a run."""
+    """The content of the only offline directory of a run, as read by W&B."""
     (only,) = directories(run)
     command = [sys.executable, "-m", "wandb", "leet", "inspect", "--json", *options, str(only)]
     return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
@@ -116,9 +116,9 @@ def test_wandb_run_is_continued_after_a_kill(tmp_path: Path) -> None:
     run = tmp_path / "run"
     with runs.begin(2, run, ON, "stop.generations=100_000", "checkpoint.interval=5") as job:
         runs.wait_for(lambda: runs.generation(run) > 12, 120)
-        found = re.search(r"0=[^ :]+:(\d+)", (run / "log.txt").read_text())  # W&B's process looks like a rank too
-        assert found
-        os.kill(int(found[1]), signal.SIGKILL)
+        result = re.search(r"0=[^ :]+:(\d+)", (run / "log.txt").read_text())  # W&B's process looks like a rank too
+        assert result
+        os.kill(int(result[1]), signal.SIGKILL)
         job.wait()
     done = runs.generation(run) + 3
     runs.finished(2, run, ON, f"stop.generations={done}")
@@ -130,7 +130,7 @@ def test_wandb_telemetry_is_off_and_the_mode_offline(tmp_path: Path, monkeypatch
     import wandb
 
     asked: dict[str, Any] = {}
-    monkeypatch.setattr(wandb, "init", lambda **given: asked.update(given) or SimpleNamespace(id="a"))
+    monkeypatch.setattr(wandb, "init", lambda **arguments: asked.update(arguments) or SimpleNamespace(id="a"))
     for mode in ("offline", "disabled"):
         Loggers(Report(loggers=("wandb",)), LoggedRun(tmp_path, "a", {}), {}, lambda _: None).start(0, [])
         assert asked["mode"] == mode and os.environ["WANDB_ERROR_REPORTING"] == "false"
@@ -139,22 +139,22 @@ def test_wandb_telemetry_is_off_and_the_mode_offline(tmp_path: Path, monkeypatch
 
 def test_wandb_reports_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The process of W&B does not report it."""
-    told: list[str] = []
-    loggers = Loggers(Report(loggers=("wandb",)), LoggedRun(tmp_path, "a", {}), {}, told.append)
+    message: list[str] = []
+    loggers = Loggers(Report(loggers=("wandb",)), LoggedRun(tmp_path, "a", {}), {}, message.append)
     loggers.start(0, [])
     loggers.write({"generation": 0, "return_mean": 1.0})
-    assert told == []
+    assert message == []
     monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=0))
     loggers.write({"generation": 1, "return_mean": 1.0})
-    assert len(told) == 1 and "No space left on device" in told[0]
+    assert len(message) == 1 and "No space left on device" in message[0]
 
 
 def test_dead_wandb_process_disables_the_logger_only(tmp_path: Path) -> None:
-    told: list[str] = []
-    loggers = Loggers(Report(loggers=("wandb",)), LoggedRun(tmp_path, "a", {}), {}, told.append)
+    message: list[str] = []
+    loggers = Loggers(Report(loggers=("wandb",)), LoggedRun(tmp_path, "a", {}), {}, message.append)
     loggers.start(0, [])
-    found = subprocess.run(["pgrep", "-P", str(os.getpid()), "wandb-core"], check=True, capture_output=True, text=True)
-    os.kill(int(found.stdout.split()[-1]), signal.SIGKILL)
-    runs.wait_for(lambda: loggers.write({"generation": 0, "return_mean": 1.0}) or told)
+    result = subprocess.run(["pgrep", "-P", str(os.getpid()), "wandb-core"], check=True, capture_output=True, text=True)
+    os.kill(int(result.stdout.split()[-1]), signal.SIGKILL)
+    runs.wait_for(lambda: loggers.write({"generation": 0, "return_mean": 1.0}) or message)
     loggers.close("finished")
-    assert len(told) == 1 and "wandb has failed" in told[0]
+    assert len(message) == 1 and "wandb has failed" in message[0]

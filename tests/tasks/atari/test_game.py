@@ -100,7 +100,7 @@ def test_episodes_are_those_of_atari_vector_env(game: str, variant: str) -> None
 
 
 @pytest.mark.parametrize("game", ["qbert", "tetris"])
-def test_an_episode_shows_nothing_of_the_one_before(game: str) -> None:
+def test_episode_does_not_depend_on_the_previous_one(game: str) -> None:
     """Both do not draw the whole screen in every frame, so that the state alone does not determine it."""
     assert_same_episodes(Options(game=game, **VARIANTS["2017"]), (78, 77, 72), 10)
 
@@ -129,7 +129,7 @@ def emulator(monkeypatch: pytest.MonkeyPatch) -> FalseEmulator:
     return emulator
 
 
-def test_a_step_repeats_its_action_and_shows_the_maximum_of_the_last_two_frames(emulator: FalseEmulator) -> None:
+def test_step_repeats_its_action_and_returns_the_maximum_of_two_frames(emulator: FalseEmulator) -> None:
     game = Game(settings(frame_skip=4))
     game.reset(0)
     assert game.frames[0, 0, 0, 0] == FALSE_FRAMES
@@ -140,7 +140,7 @@ def test_a_step_repeats_its_action_and_shows_the_maximum_of_the_last_two_frames(
     assert game.frames[0, 0, 0, 0] == FALSE_FRAMES - 7
 
 
-def test_an_episode_begins_with_fire_and_no_ops(emulator: FalseEmulator) -> None:
+def test_episode_starts_with_fire_and_no_ops(emulator: FalseEmulator) -> None:
     game = Game(settings(noop_max=10, fire_reset=True))
     for seed in range(20):
         emulator.actions.clear()
@@ -148,13 +148,13 @@ def test_an_episode_begins_with_fire_and_no_ops(emulator: FalseEmulator) -> None
         assert emulator.actions == [FIRE] + [0] * (number_of_noops(seed, 10) - 1)
 
 
-def test_an_episode_without_no_ops_begins_at_once(emulator: FalseEmulator) -> None:
+def test_episode_without_no_ops_starts_at_once(emulator: FalseEmulator) -> None:
     game = Game(settings(noop_max=0))
     game.reset(7)
     assert emulator.actions == [] and emulator.resets == 1
 
 
-def test_a_lost_life_ends_a_step_only_if_asked(emulator: FalseEmulator) -> None:
+def test_lost_life_ends_a_step_only_if_configured(emulator: FalseEmulator) -> None:
     """The false emulator loses a life in frame 6."""
     game = Game(settings(frame_skip=4))
     game.reset(0)
@@ -168,7 +168,7 @@ def test_a_lost_life_ends_a_step_only_if_asked(emulator: FalseEmulator) -> None:
     assert not game.is_over and game.lives == 2
 
 
-def test_the_time_limit_counts_frames_and_cuts_a_step(emulator: FalseEmulator) -> None:
+def test_time_limit_counts_frames_and_truncates_a_step(emulator: FalseEmulator) -> None:
     game = Game(settings(frame_skip=4, max_frames=10))
     game.reset(0)
     game.step(0)
@@ -178,7 +178,7 @@ def test_the_time_limit_counts_frames_and_cuts_a_step(emulator: FalseEmulator) -
     assert game.is_cut and not game.is_over
 
 
-def test_the_end_of_the_game_in_the_last_frame_is_no_time_limit(emulator: FalseEmulator) -> None:
+def test_end_of_the_game_in_the_last_frame_is_not_a_truncation(emulator: FalseEmulator) -> None:
     """The false emulator's game is over after frame 12."""
     game = Game(settings(frame_skip=4, max_frames=12))
     game.reset(0)
@@ -214,12 +214,12 @@ def test_no_ops_are_uniform() -> None:
 
 
 @pytest.mark.parametrize("name", ["Pong", "pongg", "ALE/Pong-v5", "PongNoFrameskip-v4"])
-def test_a_misspelt_game_gets_the_nearest_name(name: str) -> None:
+def test_misspelt_game_gets_the_nearest_name(name: str) -> None:
     with pytest.raises(ConfigError, match=r"task.game: expected a game of ale-py .* found '.*'; did you mean 'pong'\?"):
         rom_path(name)
 
 
-def test_a_game_that_ale_cannot_play_is_refused() -> None:
+def test_game_that_ale_cannot_play_is_refused() -> None:
     """Loading it would end the process."""
     with pytest.raises(ConfigError, match="found 'combat'"):
         rom_path("combat")

@@ -48,7 +48,7 @@ def atari(game: str = "breakout", **options: Any) -> Atari:
 # Options.
 
 
-def test_the_protocols_have_their_published_values() -> None:
+def test_protocols_have_their_published_values() -> None:
     """Machado et al. 2018, section 5; Mnih et al. 2015 and the 5,000 steps of Such et al. 2017."""
     assert protocol_options(Options(game="pong", protocol="machado2018")) == {
         **{"frame_skip": 5, "sticky_actions": 0.25, "noop_max": 0, "fire_reset": False, "full_action_space": True},
@@ -60,7 +60,7 @@ def test_the_protocols_have_their_published_values() -> None:
     }
 
 
-def test_an_option_replaces_that_of_the_protocol() -> None:
+def test_option_replaces_that_of_the_protocol() -> None:
     chosen = protocol_options(Options(game="pong", frame_skip=2, sticky_actions=0.0, full_action_space=False))
     assert (chosen["frame_skip"], chosen["sticky_actions"], chosen["full_action_space"]) == (2, 0.0, False)
     assert chosen["max_frames"] == 18_000
@@ -81,13 +81,13 @@ def test_spaces_follow_the_options(options: dict[str, Any], shape: tuple[int, ..
     assert spaces.actions == Discrete(actions)
 
 
-def test_the_time_limit_is_in_steps() -> None:
+def test_time_limit_is_in_steps() -> None:
     """18,000 frames are 3,600 steps of 5; 10 frames are 3 steps of 4, the last one shorter."""
     assert atari().time_limit == 3600
     assert atari(frame_skip=4, max_frames=10).time_limit == 3
 
 
-def test_an_observation_larger_than_the_screen_is_refused() -> None:
+def test_observation_larger_than_the_screen_is_refused() -> None:
     with pytest.raises(ConfigError) as refused:
         atari(height=211, width=200)
     assert list(refused.value.problems) == [
@@ -96,14 +96,14 @@ def test_an_observation_larger_than_the_screen_is_refused() -> None:
     ]
 
 
-def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     find_spec = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "ale_py" else find_spec(name))
     with pytest.raises(ConfigError, match=r"task.kind: is atari, which needs ale_py, .* pip install 'hpc_es\[atari\]'"):
         atari()
 
 
-def test_an_unknown_info_is_refused_with_those_that_exist() -> None:
+def test_unknown_info_is_refused_with_those_that_exist() -> None:
     with pytest.raises(
         ConfigError, match=r"no 'live' \(they have: lives, episode_frame_number\); did you mean 'lives'"
     ):
@@ -118,7 +118,7 @@ def test_equal_episodes_are_warned_of() -> None:
     )
 
 
-def test_the_summary_has_the_protocol_and_its_options() -> None:
+def test_summary_has_the_protocol_and_its_options() -> None:
     (line,) = atari(reward_clipping=True).summary
     assert line.startswith("atari breakout, protocol machado2018: frame_skip 5, sticky_actions 0.25, noop_max 0,")
     assert line.endswith("max_frames 18000, episodic_life false, reward_clipping true")
@@ -141,7 +141,7 @@ def played(task: Atari, seeds: Sequence[int]) -> tuple[list[list[bytes]], list[f
     return actor.observed, rows["return_"].tolist()
 
 
-def test_an_episode_depends_on_its_seed_only(task: Atari) -> None:
+def test_episode_depends_on_its_seed_only(task: Atari) -> None:
     """Alone, among others, in another place and after other episodes; with sticky actions."""
     alone = played(atari("seaquest", max_frames=600, noop_max=10, height=42, width=42), [11])
     assert len(alone[0][0]) > 50
@@ -154,7 +154,7 @@ def test_an_episode_depends_on_its_seed_only(task: Atari) -> None:
     assert others[0] != alone[0][0]
 
 
-def test_the_episodes_of_a_job_are_those_of_jobs_of_their_own() -> None:
+def test_episodes_of_a_job_equal_those_of_separate_jobs() -> None:
     options = {"max_frames": 300, "height": 42, "width": 42}
     task = atari("seaquest", episodes_per_job=2, **options)
     both = task.evaluate(Cycling(1, 18), batch([[5, 6]]), nothing).rows
@@ -162,7 +162,7 @@ def test_the_episodes_of_a_job_are_those_of_jobs_of_their_own() -> None:
     assert both["return_"][0] == single["return_"].mean() and both["length"][0] == single["length"].sum()
 
 
-def test_the_environment_plays_the_episodes_of_evaluations(task: Atari) -> None:
+def test_environment_plays_the_episodes_of_evaluations(task: Atari) -> None:
     """`make_env` and videos show what `hpc-es eval` scores."""
     actor = Cycling(1, 18)
     row = task.evaluate(actor, batch([11], training=False), nothing).rows[0]
@@ -179,7 +179,7 @@ def test_the_environment_plays_the_episodes_of_evaluations(task: Atari) -> None:
     assert environment.metadata["render_fps"] == 12
 
 
-def test_an_environment_without_a_seed_draws_one() -> None:
+def test_environment_without_a_seed_draws_one() -> None:
     environment = atari("seaquest", noop_max=30).environment()
     environment.reset(seed=3)
     frames = {environment.reset()[1]["episode_frame_number"] for _ in range(8)}
@@ -209,7 +209,7 @@ def test_clipping_and_lost_lives_are_for_training_only(false_task: Atari) -> Non
     assert evaluation[INFO].tolist() == [[2, (4 + 8 + 12) / 3]] * 2
 
 
-def test_a_time_limit_is_reported_as_cut(false_task: Atari) -> None:
+def test_time_limit_is_reported_as_truncation(false_task: Atari) -> None:
     task = Atari(Options(game="false", noop_max=0, sticky_actions=0.0, max_frames=5, height=3, width=2, stack=1))
     backend = task.new_backend()
     observations, rewards = np.zeros((2, 3, 2, 1), np.uint8), np.zeros(2)
@@ -220,7 +220,7 @@ def test_a_time_limit_is_reported_as_cut(false_task: Atari) -> None:
     assert (observations[0] == 200).all()  # of the reset; it is not running
 
 
-def test_an_exception_of_a_game_fails_its_episode_only(false_task: Atari, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exception_of_a_game_fails_its_episode_only(false_task: Atari, monkeypatch: pytest.MonkeyPatch) -> None:
     act, emulators = FalseEmulator.act, list[FalseEmulator]()
 
     def failing(self: FalseEmulator, action: int) -> int:

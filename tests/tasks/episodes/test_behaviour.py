@@ -19,7 +19,7 @@ from tests.helpers.toys import Still, episodes, played
 MAZE = "hpc_es.tasks.deceptive_maze:DeceptiveMaze-v0"
 
 
-def told(observation: Any, info: Any, return_: float, length: int) -> list[float]:
+def message(observation: Any, info: Any, return_: float, length: int) -> list[float]:
     """The last step of Survival, and how long the episode was."""
     return [float(observation[0]), return_, length]
 
@@ -43,20 +43,20 @@ def test_behaviour_is_the_final_observation_or_some_elements() -> None:
 
 
 def test_behaviour_of_several_episodes_is_the_mean() -> None:
-    found = behaviours("Survival", [[4, 2], [0, 9]], episodes_per_job=2, final_observation=(0,))
-    assert found.tolist() == [[4.0], [5.5]]
+    result = behaviours("Survival", [[4, 2], [0, 9]], episodes_per_job=2, final_observation=(0,))
+    assert result.tolist() == [[4.0], [5.5]]
 
 
 def test_behaviours_of_finished_rows_are_kept() -> None:
     seeds = [49, 3, 0, 20, 99, 7, 31, 12]
-    found = behaviours("Survival", seeds, final_observation=(0,))
-    assert found.ravel().tolist() == [50, 4, 1, 21, 50, 8, 32, 13]
+    result = behaviours("Survival", seeds, final_observation=(0,))
+    assert result.ravel().tolist() == [50, 4, 1, 21, 50, 8, 32, 13]
 
 
 def test_behaviour_can_be_entries_of_the_last_info() -> None:
     """Right and up at full speed: past the trap, into the corner."""
-    found = behaviours(MAZE, [1], Still(1, 1.0, 2), info=("y", "x"))
-    assert found[0] == pytest.approx([1.0, 1.0])
+    result = behaviours(MAZE, [1], Still(1, 1.0, 2), info=("y", "x"))
+    assert result[0] == pytest.approx([1.0, 1.0])
     assert behaviours(MAZE, [1], Still(1, 0.0, 2), info="y").tolist() == [[np.float32(-0.7)]]
 
 
@@ -73,8 +73,8 @@ def test_behaviour_of_vector_environments_uses_infos() -> None:
 
 
 def test_behaviour_can_be_a_user_function() -> None:
-    found = behaviours("Survival", [4, 2], function="tests.tasks.episodes.test_behaviour:told")
-    assert found.tolist() == [[5, 5, 5], [3, 3, 3]]
+    result = behaviours("Survival", [4, 2], function="tests.tasks.episodes.test_behaviour:told")
+    assert result.tolist() == [[5, 5, 5], [3, 3, 3]]
     task = {"env_id": "CartPole-v1", "behaviour": {"function": "tests.tasks.episodes.test_behaviour:told"}}
     hashes = {"tests.tasks.episodes.test_behaviour:told": source_hash("tests.tasks.episodes.test_behaviour:told")}
     assert sources({"task": {"kind": "episodes", **task}}) == hashes and all(hashes.values())

@@ -161,12 +161,12 @@ def test_other_environments_are_stepped_by_gymnasium_without_a_warning() -> None
 
 def stepped(env_id: str, state: list[float], action: Any) -> tuple[list[float], float, bool]:
     """State, reward and end of one step of the dynamics."""
-    made = classic_control.DYNAMICS[classic_control._class_name(gymnasium.make(env_id))](
+    created = classic_control.DYNAMICS[classic_control._class_name(gymnasium.make(env_id))](
         gymnasium.make(env_id).unwrapped
     )
-    found = made.step(np.array(state)[:, None], np.array([action]))
-    over = found.terminated is not None and bool(found.terminated[0])
-    return found.state[:, 0].tolist(), float(np.broadcast_to(found.rewards, 1)[0]), over
+    result = created.step(np.array(state)[:, None], np.array([action]))
+    over = result.terminated is not None and bool(result.terminated[0])
+    return result.state[:, 0].tolist(), float(np.broadcast_to(result.rewards, 1)[0]), over
 
 
 def test_hanging_pendulum_equals_gymnasiums() -> None:
@@ -194,9 +194,9 @@ def test_finished_episode_does_not_affect_the_others() -> None:
         for job in range(3):
             observations[job] = stepping.reset(job, job + 1)
         before = observations.copy()
-        found = stepping.advance(RunningEpisodes([0, 2], [0, 2]), np.array([1, 1, 1]), observations, rewards)
-        assert found.ended == []
+        result = stepping.advance(RunningEpisodes([0, 2], [0, 2]), np.array([1, 1, 1]), observations, rewards)
+        assert result.ended == []
         assert observations[1].tobytes() == before[1].tobytes()
         assert rewards.tolist() == [1.0, 0.0, 1.0]
-        found = stepping.advance(RunningEpisodes([2], [2]), np.array([1, 1, 1]), observations, rewards)
-        assert (found.ended, found.cut) == ([2], [2])
+        result = stepping.advance(RunningEpisodes([2], [2]), np.array([1, 1, 1]), observations, rewards)
+        assert (result.ended, result.cut) == ([2], [2])

@@ -21,7 +21,7 @@ from tests.helpers.toys import Faulty, episodes, lifetime, played
 TOYS = "tests.helpers.toys:"
 
 
-def made(name: str, wrappers: tuple[Any, ...] = (), **keywords: Any) -> environments.Environment:
+def created(name: str, wrappers: tuple[Any, ...] = (), **keywords: Any) -> environments.Environment:
     return environments.make(f"{TOYS}{name}-v0", keywords, None, wrappers)
 
 
@@ -54,18 +54,18 @@ def test_id_unlike_all_others_has_no_suggestion() -> None:
 
 
 def test_module_that_is_imported_registers_its_environments() -> None:
-    assert made("Survival").reset(seed=9)[0].tolist() == [0, lifetime(9), 1]
+    assert created("Survival").reset(seed=9)[0].tolist() == [0, lifetime(9), 1]
 
 
 def test_keywords_reach_the_environment_and_invalid_ones_are_reported() -> None:
-    assert made("Reach", low=-3.0).action_space.low.tolist() == [-3, -3]
+    assert created("Reach", low=-3.0).action_space.low.tolist() == [-3, -3]
     with pytest.raises(ConfigError, match=r"task\.env_kwargs: .*Reach-v0 does not take these keywords: .*'height'"):
-        made("Reach", height=3)
+        created("Reach", height=3)
 
 
 def test_environment_that_fails_to_start_is_reported() -> None:
     with pytest.raises(ConfigError, match=r"task\.env_id: .*Strange-v0 cannot be created: KeyError: 'sounds'"):
-        made("Strange", observations="sounds")
+        created("Strange", observations="sounds")
 
 
 # Wrappers.
@@ -75,14 +75,14 @@ def test_wrappers_apply_from_the_inside_out_in_both_forms() -> None:
     """A reward of 1: (1 + 1) * 3 = 6; in the other order (1 * 3) + 1 = 4."""
     plain, times = "tests.helpers.toys:Plus", {"tests.helpers.toys:Plus": {"by": 0.0, "times": 3.0}}
     for wrappers, reward in (((plain, times), 6), ((times, plain), 4), (({plain: {}},), 2), (({plain: None},), 2)):
-        environment = made("Survival", wrappers)
+        environment = created("Survival", wrappers)
         environment.reset(seed=9)
         assert environment.step(0)[1] == reward
 
 
 def test_wrappers_of_gymnasium_with_keywords() -> None:
     wrappers = ({"gymnasium.wrappers:RescaleAction": {"min_action": -1.0, "max_action": 1.0}},)
-    spaces = environments.spaces(made("Reach", wrappers, low=-9.0, high=9.0))
+    spaces = environments.spaces(created("Reach", wrappers, low=-9.0, high=9.0))
     assert isinstance(spaces.actions, Box)
     assert spaces.actions.high.tolist() == [1, 1]
 
@@ -118,7 +118,7 @@ def test_wrappers_are_part_of_the_task() -> None:
 )
 def test_wrapper_that_cannot_be_applied_is_reported_with_its_position(wrapper: Any, text: str) -> None:
     with pytest.raises(ConfigError, match=r"^task\.wrappers\[1\]: " + text):
-        made("Survival", ("tests.helpers.toys:Plus", wrapper))
+        created("Survival", ("tests.helpers.toys:Plus", wrapper))
 
 
 # Spaces.
@@ -129,26 +129,26 @@ def test_non_array_observations_are_refused_with_a_working_remedy(observations: 
     with pytest.raises(
         ConfigError, match=r"task\.env_id: expected observations that are one array.*found (Dict|Discrete)"
     ) as caught:
-        environments.spaces(made("Strange", observations=observations))
+        environments.spaces(created("Strange", observations=observations))
     remedy = "gymnasium.wrappers:FlattenObservation"
     assert remedy in str(caught.value)
     width = {"dict": 3 + 3, "discrete": 4}[observations]
-    spec = environments.spaces(made("Strange", (remedy,), observations=observations)).observations
+    spec = environments.spaces(created("Strange", (remedy,), observations=observations)).observations
     assert spec == flat_observations(width)
 
 
 def test_images_keep_their_shape_and_dtype() -> None:
-    spec = environments.spaces(made("Strange", observations="image")).observations
+    spec = environments.spaces(created("Strange", observations="image")).observations
     assert (spec.shape, spec.dtype, spec.is_flat, spec.statistics) == ((8, 8, 3), np.uint8, False, 3)
 
 
 def test_remedy_states_the_number_of_observations_and_parameters() -> None:
     """Images of 8 x 8 x 3, and two layers of 64: (192 + 1) 64 + (64 + 1) 64 + (64 + 1) 2."""
     task = {"env_id": f"{TOYS}Strange-v0", "env_kwargs": {"observations": "image"}}
-    with pytest.raises(ConfigError) as told:
+    with pytest.raises(ConfigError) as message:
         build_task(validate({"task": task}))
-    assert "which makes 192 observations and a policy of 16,642 parameters" in str(told.value)
-    assert "ResizeObservation': {shape: [42, 42]}" in str(told.value)
+    assert "which makes 192 observations and a policy of 16,642 parameters" in str(message.value)
+    assert "ResizeObservation': {shape: [42, 42]}" in str(message.value)
 
 
 # Keywords.
@@ -165,13 +165,13 @@ class Picky(gymnasium.Env[Any, Any]):
             raise TypeError(f"expected a tuple, got {type(shape)}")
         if names == ("wrong",):
             raise ValueError("a wrong name")
-        self.given = shape, names
+        self.options = shape, names
 
 
 def test_lists_of_keywords_become_tuples_if_needed() -> None:
     gymnasium.register("Picky-v0", Picky, order_enforce=False)
-    made = environments.make("Picky-v0", {"shape": [[1, 2], [3]], "names": ["a"]})
-    assert made.unwrapped.given == (((1, 2), (3,)), ("a",))
+    created = environments.make("Picky-v0", {"shape": [[1, 2], [3]], "names": ["a"]})
+    assert created.unwrapped.options == (((1, 2), (3,)), ("a",))
     reshaped = ("tests.helpers.toys:Plus", {"gymnasium.wrappers:ReshapeObservation": {"shape": [1, 3]}})
     assert environments.make(f"{TOYS}Survival-v0", {}, None, reshaped).observation_space.shape == (1, 3)
     with pytest.raises(ConfigError, match="ValueError: a wrong name"):
@@ -179,9 +179,9 @@ def test_lists_of_keywords_become_tuples_if_needed() -> None:
 
 
 def test_lists_of_keywords_stay_lists_if_accepted() -> None:
-    given: list[Any] = []
-    environments.with_tuples(lambda **keywords: given.append(keywords["names"]), {"names": ["a"]})
-    assert given == [["a"]]
+    options: list[Any] = []
+    environments.with_tuples(lambda **keywords: options.append(keywords["names"]), {"names": ["a"]})
+    assert options == [["a"]]
 
 
 @pytest.mark.skipif(importlib.util.find_spec("ale_py") is None, reason="ale-py is not installed")
@@ -198,11 +198,11 @@ def test_unsupported_action_spaces_are_refused(actions: str) -> None:
         ConfigError,
         match=r"task\.env_id: expected Discrete or MultiDiscrete actions, or a Box of floats in one dimension",
     ):
-        environments.spaces(made("Strange", actions=actions))
+        environments.spaces(created("Strange", actions=actions))
 
 
 def test_spaces_of_a_discrete_environment() -> None:
-    spaces = environments.spaces(made("Shifted"))
+    spaces = environments.spaces(created("Shifted"))
     assert spaces.actions == Discrete(3, start=5)
     assert spaces.observations.size == 3
 
@@ -210,7 +210,7 @@ def test_spaces_of_a_discrete_environment() -> None:
 @pytest.mark.parametrize("bound", [0.1, 0.3, 1.0, 1e300, np.inf])
 def test_float64_bounds_are_rounded_inwards(bound: float) -> None:
     """To the nearest float32 inside the bounds: at most one spacing away."""
-    actions = environments.spaces(made("Reach", low=-bound, high=bound, dtype="float64")).actions
+    actions = environments.spaces(created("Reach", low=-bound, high=bound, dtype="float64")).actions
     assert isinstance(actions, Box)
     assert actions.high.dtype == actions.low.dtype == np.float32
     high = float(actions.high[0])
@@ -238,9 +238,9 @@ def test_episode_length_with_hidden_state_is_detected() -> None:
 
 def test_probe_closes_its_environments() -> None:
     environment = episodes("Faulty", env_kwargs={"bad_seed": -1}).environment
-    made, closed = Faulty.made, Faulty.closed
+    created, closed = Faulty.created, Faulty.closed
     assert hidden_state_difference(environment, 30) is None
-    assert Faulty.made - made == Faulty.closed - closed == COMPARED_EPISODES + 1
+    assert Faulty.created - created == Faulty.closed - closed == COMPARED_EPISODES + 1
 
 
 def test_probe_treats_nan_as_equal() -> None:

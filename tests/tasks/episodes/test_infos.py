@@ -29,25 +29,25 @@ def task(info: Mapping[str, Reduction], env_id: str = "tests.helpers.toys:Inform
 
 
 def numbers(info: Mapping[str, Reduction], seeds: Any, **options: Any) -> list[list[float]]:
-    found: list[list[float]] = played(task(info, **options), seeds).rows["info"].tolist()
-    return found
+    result: list[list[float]] = played(task(info, **options), seeds).rows["info"].tolist()
+    return result
 
 
 @pytest.mark.parametrize("env_id", ["tests.helpers.toys:Informative-v0", *VECTORS])
 def test_infos_of_an_episode_are_reduced_to_final_mean_and_sum(env_id: str) -> None:
     """5 and 8 steps: 1 .. 5 and 1 .. 8; even ones 2, 4 and 2, 4, 6, 8; only the last step has is_over."""
     reductions: tuple[Reduction, ...] = ("final", "mean", "sum")
-    found = [numbers({"step": each, "even": each, "is_over": each}, [4, 7], env_id=env_id) for each in reductions]
-    assert found[1] == [[3, 3, 1], [4.5, 5, 1]]
-    assert found[2] == [[15, 6, 1], [36, 20, 1]]
-    assert found[0][1] == [8, 8, 1] and found[0][0][0] == 5
-    assert np.isnan(found[0][0][1])  # step 5 has no `even`
+    result = [numbers({"step": item, "even": item, "is_over": item}, [4, 7], env_id=env_id) for item in reductions]
+    assert result[1] == [[3, 3, 1], [4.5, 5, 1]]
+    assert result[2] == [[15, 6, 1], [36, 20, 1]]
+    assert result[0][1] == [8, 8, 1] and result[0][0][0] == 5
+    assert np.isnan(result[0][0][1])  # step 5 has no `even`
 
 
 def test_infos_of_several_episodes_are_averaged_over_those_with_the_key() -> None:
     """5 and 1 steps, and 3 and 12: an episode of one step has no even one."""
-    found = numbers({"step": "final", "even": "sum"}, [[4, 0], [2, 11]], episodes_per_job=2)
-    assert found == [[3, 6], [7.5, (2 + 42) / 2]]
+    result = numbers({"step": "final", "even": "sum"}, [[4, 0], [2, 11]], episodes_per_job=2)
+    assert result == [[3, 6], [7.5, (2 + 42) / 2]]
 
 
 def test_infos_of_finished_jobs_are_kept_and_failed_jobs_have_none() -> None:
@@ -60,11 +60,11 @@ def test_infos_of_finished_jobs_are_kept_and_failed_jobs_have_none() -> None:
 def test_infos_of_an_episode_in_segments_are_reported_at_its_end() -> None:
     """12 and 3 steps, five per segment."""
     segments = task({"step": "sum", "even": "mean"}).segments()
-    found = []
+    result = []
     for seeds in ([11, 2], [11, 40], [11, 40]):
-        found.append(segments.play(Still(2), dataclasses.replace(batch(seeds)), 5, nothing).rows["info"].tolist())
-    assert found[0][1] == [6, 2] and found[2][0] == [78, 7]
-    assert np.isnan([*found[0][0], *found[1][0], *found[1][1]]).all()
+        result.append(segments.play(Still(2), dataclasses.replace(batch(seeds)), 5, nothing).rows["info"].tolist())
+    assert result[0][1] == [6, 2] and result[2][0] == [78, 7]
+    assert np.isnan([*result[0][0], *result[1][0], *result[1][1]]).all()
 
 
 def test_rows_without_report_info_have_no_info_columns() -> None:

@@ -18,12 +18,12 @@ from hpc_es.tasks.native_differences import differences
 from tests.helpers.toys import episodes
 
 CLASSIC = ("CartPole-v1", "Pendulum-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Acrobot-v1")
-ENDLESS = {"Pendulum", "HalfCheetah", "Swimmer", "HumanoidStandup", "Reacher", "Pusher"}  # but for their time limit
+ENDLESS = {"Pendulum", "HalfCheetah", "Swimmer", "HumanoidStandup", "Reacher", "Pusher"}  # except for their time limit
 
 
 @pytest.fixture(autouse=True)
 def nothing_compared() -> Iterator[None]:
-    """Each test compares anew, and leaves nothing behind."""
+    """Clear the cache of comparisons before and after each test."""
     before = dict(differences)
     differences.clear()
     yield

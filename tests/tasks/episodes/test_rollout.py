@@ -53,13 +53,13 @@ def test_policy_sees_every_observation_of_its_own_episode_only() -> None:
     """Also while finished rows are still in the stack, and after it was compacted."""
     actor = Still(4)
     played(episodes("Survival"), [2, 9, 1, 4], actor)
-    rows, seen = [0, 1, 2, 3], []
+    rows, recorded = [0, 1, 2, 3], []
     kept = iter(actor.kept)
-    for observations in actor.seen:
+    for observations in actor.recorded:
         rows = rows if len(rows) == len(observations) else next(kept)
-        seen += [(rows[i], *o.astype(int).tolist()) for i, o in enumerate(observations) if o.any()]
+        recorded += [(rows[i], *o.astype(int).tolist()) for i, o in enumerate(observations) if o.any()]
     expected = [(job, t, life, 1) for job, life in enumerate([3, 10, 2, 5]) for t in range(life)]
-    assert sorted(seen) == sorted(expected)
+    assert sorted(recorded) == sorted(expected)
 
 
 def test_batch_shrinks_when_a_quarter_is_idle() -> None:
@@ -86,10 +86,10 @@ class Rewards:
     """An actor whose actions, which Reach adds up as reward, are 3, -1 and 2 as in T51."""
 
     def __init__(self) -> None:
-        self.given = iter([3, -1, 2])
+        self.actions = iter([3, -1, 2])
 
     def act(self, observations: Any) -> Any:
-        return np.array([[next(self.given), 0]], np.float32)
+        return np.array([[next(self.actions), 0]], np.float32)
 
 
 def test_signs_of_mixed_rewards() -> None:  # T51: [3, -1, 2] -> 1 - 1 + 1
@@ -300,9 +300,9 @@ def test_environment_of_a_failed_job_is_replaced(fault: str) -> None:
     """A failed instance refuses another episode; the new one is used at once."""
     task = episodes("Faulty", env_kwargs={"fault": fault})
     played(task, [7, 3])
-    made, closed = Faulty.made, Faulty.closed
+    created, closed = Faulty.created, Faulty.closed
     assert failed(played(task, [7, 3])) == [0]
-    assert (Faulty.made - made, Faulty.closed - closed) == (1, 1)
+    assert (Faulty.created - created, Faulty.closed - closed) == (1, 1)
     assert returns(played(task, [5, 3])) == [6, 4]
 
 
@@ -362,9 +362,9 @@ def test_time_limit_applies_to_each_episode() -> None:
 
 
 def recomputed(lives: list[int]) -> tuple[np.ndarray, np.ndarray, int]:
-    """What policies of episodes with these lifetimes see: (t, lifetime, 1) for t in 0 .. lifetime - 1."""
-    seen = np.array([[t, life, 1] for life in lives for t in range(life)], np.float64)
-    return seen.sum(axis=0), np.square(seen).sum(axis=0), len(seen)
+    """Observations in episodes with these lifetimes: (t, lifetime, 1) for t in 0 .. lifetime - 1."""
+    recorded = np.array([[t, life, 1] for life in lives for t in range(life)], np.float64)
+    return recorded.sum(axis=0), np.square(recorded).sum(axis=0), len(recorded)
 
 
 @pytest.mark.parametrize("name", ["Survival", "IntegerSurvival", "DoubleSurvival"])
@@ -413,8 +413,8 @@ def test_observation_sums_are_separate_per_unit() -> None:
 def test_sums_of_a_unit_cut_by_the_chunk_are_reported_per_job() -> None:
     """Units of three: one job of the first is in the chunk before, one of the last in the next."""
     played_ = played(episodes("Survival"), [3, 9, 7, 2, 5, 0, 1], observe=[True] * 7, unit=3, offset=1)
-    found = [[arrays["observation_count"] for arrays in parts] for parts in played_.learned]
-    assert found == [[4, 10], [8 + 3 + 6], [1, 2]]
+    actual = [[arrays["observation_count"] for arrays in parts] for parts in played_.learned]
+    assert actual == [[4, 10], [8 + 3 + 6], [1, 2]]
 
 
 # The task.
@@ -443,7 +443,7 @@ def test_close_closes_all_environments() -> None:
 
 
 class Draws(gymnasium.Env[Any, Any]):
-    """Its only step pays what the old global generator gives at place `index`."""
+    """Its only step pays number `index` of the global NumPy generator."""
 
     observation_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)
     action_space = gymnasium.spaces.Discrete(2)
@@ -459,7 +459,7 @@ class Draws(gymnasium.Env[Any, Any]):
         return np.zeros(1, np.float32), self.drawn[self.index], True, False, {}
 
 
-gymnasium.register("Draws-v0", Draws)
+gymnasium.register("GlobalDraws-v0", Draws)
 
 
 @pytest.mark.parametrize(
@@ -471,5 +471,5 @@ gymnasium.register("Draws-v0", Draws)
 )
 def test_job_seeds_the_global_generator(seed: int, published: list[float]) -> None:
     for index, expected in enumerate(published):
-        task = Episodes(Options(env_id="Draws-v0", env_kwargs={"index": index}))
+        task = Episodes(Options(env_id="GlobalDraws-v0", env_kwargs={"index": index}))
         assert returns(played(task, [seed], Still(1))) == pytest.approx([expected], abs=1e-6)

@@ -65,22 +65,22 @@ def test_vector_stepping_uses_the_time_limit_of_the_config() -> None:
 def test_exception_fails_running_jobs_and_renews_the_vector() -> None:
     task = vector(env_kwargs={"fault": "raise"})
     alone = played(task, [5, 26], Still(2, 0.5, 2)).rows["return_"]
-    found = played(task, [5, 7], Still(2, 0.5, 2))
-    assert np.isnan(found.rows["return_"]).all()
-    assert "ValueError: the simulator diverged (" in found.failures[0].text
+    result = played(task, [5, 7], Still(2, 0.5, 2))
+    assert np.isnan(result.rows["return_"]).all()
+    assert "ValueError: the simulator diverged (" in result.failures[0].text
     assert played(task, [5, 26], Still(2, 0.5, 2)).rows["return_"].tobytes() == alone.tobytes()
 
 
 def test_final_observations_of_vectors_can_be_behaviours() -> None:
     options: dict[str, Any] = {"behaviour": {"final_observation": [0, 2]}}
-    found = [
+    result = [
         played(task, SEEDS, Still(len(SEEDS), 0.5, 2)).rows
         for task in (
             runs_task(SWARM, stepping="vector", **options),
             runs_task("tests.helpers.toys:Chaos-v0", **options),
         )
     ]
-    assert found[0]["behaviour"].tobytes() == found[1]["behaviour"].tobytes()
+    assert result[0]["behaviour"].tobytes() == result[1]["behaviour"].tobytes()
 
 
 def runs_task(env_id: str, **task: Any) -> Any:

@@ -96,9 +96,11 @@ def test_policy_for_the_wrapped_environment_applies_no_wrapper() -> None:
         evaluate(read_policy(path), EvaluationRequest(EPISODES, 0))["return_mean"]
     )
     inner = hpc_es.load_policy(path)
-    seen = np.array([1, 2, 1], np.float32)
-    np.testing.assert_allclose(inner(seen), 10 * (np.asarray(policy(seen)) + 1), rtol=1e-6)  # from -1, 1 to 0, 20
-    np.testing.assert_allclose(inner([[1, 2, 1], [3, 2, 1]])[0], inner(seen))  # type: ignore[index]
+    observed = np.array([1, 2, 1], np.float32)
+    np.testing.assert_allclose(
+        inner(observed), 10 * (np.asarray(policy(observed)) + 1), rtol=1e-6
+    )  # from -1, 1 to 0, 20
+    np.testing.assert_allclose(inner([[1, 2, 1], [3, 2, 1]])[0], inner(observed))  # type: ignore[index]
     assert np.shape(inner(np.zeros((0, 3)))) == (0, 2)
     with pytest.raises(ValueError, match=r"expected an observation of shape \(3,\), or \(n, 3\), found \(4,\)"):
         inner(np.zeros(4))
@@ -107,8 +109,8 @@ def test_policy_for_the_wrapped_environment_applies_no_wrapper() -> None:
 def test_observations_that_are_dicts_are_flattened() -> None:
     path = run("task.env_id=tests.helpers.toys:Named-v0", "task.wrappers=[gymnasium.wrappers:FlattenObservation]")
     policy = hpc_es.load_policy(path)
-    seen = {"time": np.array([1, 2, 1], np.float32), "even": 1}
-    assert policy(seen) == hpc_es.load_policy(path, env="wrapped")(np.array([0, 1, 1, 2, 1]))
+    observed = {"time": np.array([1, 2, 1], np.float32), "even": 1}
+    assert policy(observed) == hpc_es.load_policy(path, env="wrapped")(np.array([0, 1, 1, 2, 1]))
     assert (
         returns(policy, policy.make_env()) == evaluate(read_policy(path), EvaluationRequest(EPISODES, 0))["return_mean"]
     )

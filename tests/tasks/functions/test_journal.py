@@ -39,7 +39,7 @@ def test_restart_reads_finished_evaluations(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("writes", [True, False])
 def test_failures_are_evaluated_again_if_they_end_the_run(writes: bool, tmp_path: Path) -> None:
-    """Otherwise the same command would fail for ever, even after a repair."""
+    """Otherwise the same command would always fail, even after a repair."""
     writer, reader = EvaluationJournal(True, "", writes), EvaluationJournal(True, "", False)
     for journal in (writer, reader):
         journal.open(tmp_path, lambda make: make())
@@ -50,7 +50,7 @@ def test_failures_are_evaluated_again_if_they_end_the_run(writes: bool, tmp_path
 
 def test_entries_of_another_job_vector_seed_or_source_are_ignored(tmp_path: Path) -> None:
     key = opened(tmp_path).key("0", X, 5)
-    other = np.array([0.1, 0.0, 1 / 3])  # 0.0 == -0.0, but the bits differ
+    other = np.array([0.1, 0.0, 1 / 3])  # 0.0 == -0.0, but they are stored differently
     journal = opened(tmp_path)
     keys = [
         journal.key("1", X, 5),

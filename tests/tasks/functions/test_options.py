@@ -20,16 +20,16 @@ BOX = Bounds(np.array([0.0, -1.0, -INF, -INF]), np.array([1.0, INF, 2.0, INF]))
     ],
 )
 def test_vectors_outside_the_bounds_are_moved_inside(how: str, expected: list[float], penalty: float) -> None:
-    seen, added = apply_bounds(BOX, how, np.array([[1.25, -3.0, 3.0, 9.0]]), weight=0.5)  # type: ignore[arg-type]
-    assert seen.tolist() == [expected]
+    observed, added = apply_bounds(BOX, how, np.array([[1.25, -3.0, 3.0, 9.0]]), weight=0.5)  # type: ignore[arg-type]
+    assert observed.tolist() == [expected]
     assert added.tolist() == [penalty]
 
 
 @pytest.mark.parametrize("how", ["clip", "reflect", "penalty"])
 def test_vectors_inside_the_bounds_are_unchanged(how: str) -> None:
     inside = np.array([[0.1, 0.3, 0.7, -1e300], [1.0, -1.0, 2.0, 1e-300]])
-    seen, added = apply_bounds(BOX, how, inside)  # type: ignore[arg-type]
-    assert seen.tobytes() == inside.tobytes() and not added.any()
+    observed, added = apply_bounds(BOX, how, inside)  # type: ignore[arg-type]
+    assert observed.tobytes() == inside.tobytes() and not added.any()
 
 
 def test_reflection_of_vectors_far_outside_the_bounds() -> None:
@@ -53,9 +53,9 @@ RANGES = {"learning_rate": ParameterScale(1e-5, 1e-1, is_log=True), "momentum": 
 
 
 def test_parameters_are_scaled_linearly_and_logarithmically() -> None:
-    seen, _ = named_coordinates(RANGES, "clip", 1.0).to_objective(np.array([[0.5, 0.25], [0.0, 1.0], [-1.0, 2.0]]))
-    assert seen == pytest.approx(np.array([[1e-3, 0.0], [1e-5, 3.0], [1e-5, 3.0]]))
-    assert seen[1:].tolist() == [[1e-5, 3.0], [1e-5, 3.0]]  # the ends to the last bit
+    observed, _ = named_coordinates(RANGES, "clip", 1.0).to_objective(np.array([[0.5, 0.25], [0.0, 1.0], [-1.0, 2.0]]))
+    assert observed == pytest.approx(np.array([[1e-3, 0.0], [1e-5, 3.0], [1e-5, 3.0]]))
+    assert observed[1:].tolist() == [[1e-5, 3.0], [1e-5, 3.0]]  # exactly the bounds
 
 
 def test_scaled_parameters_map_back_to_the_vector() -> None:
@@ -73,12 +73,12 @@ def test_scaled_values_are_within_their_range() -> None:
 
 def test_coordinates_without_names_pass_the_vector_through() -> None:
     vectors = np.array([[1e300, -0.1]])
-    seen, penalties = Coordinates(2).to_objective(vectors)
-    assert seen is vectors and penalties.tolist() == [0.0]
+    observed, penalties = Coordinates(2).to_objective(vectors)
+    assert observed is vectors and penalties.tolist() == [0.0]
     assert Coordinates(2).names == ("x0", "x1")
 
 
-def test_limits_are_given_per_coordinate_or_for_all() -> None:
+def test_limits_are_per_coordinate_or_for_all() -> None:
     assert limits(None, 2, -np.inf).tolist() == [-np.inf, -np.inf]
     assert limits(3, 2, np.inf).tolist() == [3.0, 3.0]
     assert limits((1.0, None), 2, np.inf).tolist() == [1.0, np.inf]

@@ -34,8 +34,8 @@ def jobs(count: int = 2, purpose: Any = "train", groups: Any = None) -> Jobs:
     return Jobs(4, range(6, 6 + count), groups or list(range(6, 6 + count)), purpose)
 
 
-def evaluated(made: ObjectiveProblem, which: Jobs | None = None, vectors: Any = X) -> Any:
-    return made.evaluate(explicit(vectors), which or jobs(), made.carried(), lambda: None)
+def evaluated(created: ObjectiveProblem, which: Jobs | None = None, vectors: Any = X) -> Any:
+    return created.evaluate(explicit(vectors), which or jobs(), created.carried(), lambda: None)
 
 
 @pytest.mark.parametrize(("goal", "returns"), [("minimise", [-3.0, 2.5]), ("maximise", [3.0, -2.5])])
@@ -56,14 +56,14 @@ def test_penalty_makes_any_value_worse_and_is_not_recorded(goal: str, returns: l
 
 
 def test_jobs_of_a_group_share_their_seed_and_purposes_do_not() -> None:
-    made = problem(lambda x, seed: float(seed))
+    created = problem(lambda x, seed: float(seed))
     seeds = {
-        purpose: evaluated(made, jobs(2, purpose, [3, 3])).rows["value"].tolist()
+        purpose: evaluated(created, jobs(2, purpose, [3, 3])).rows["value"].tolist()
         for purpose in ("train", "probe", "evaluate")
     }
     assert all(first == second for first, second in seeds.values())
     assert len({first for first, _ in seeds.values()}) == 3
-    assert evaluated(made, jobs(2, "train", [3, 4])).rows["value"][1] != seeds["train"][0]
+    assert evaluated(created, jobs(2, "train", [3, 4])).rows["value"][1] != seeds["train"][0]
 
 
 def test_failed_job_has_return_nan_and_is_reported() -> None:
@@ -115,10 +115,10 @@ def test_chunk_is_one_job_or_one_batch() -> None:
     assert (problem().chunk_size, problem(batch=8).chunk_size) == (1, 8)
 
 
-def merged(made: ObjectiveProblem, *values: float) -> BestVector:
-    carried = made.carried()
+def merged(created: ObjectiveProblem, *values: float) -> BestVector:
+    carried = created.carried()
     for job, value in enumerate(values):
-        carried = made.merge(carried, [BestVector(np.full(2, value), value, 0, job).arrays()])
+        carried = created.merge(carried, [BestVector(np.full(2, value), value, 0, job).arrays()])
     return BestVector.from_arrays(carried.master)
 
 
@@ -130,13 +130,13 @@ def test_best_vector_is_the_first_of_equal_ones() -> None:
 
 
 def test_chunk_reports_its_best_vector_including_the_centre() -> None:
-    made = problem()
-    units = evaluated(made, jobs(2)).learned
+    created = problem()
+    units = evaluated(created, jobs(2)).learned
     assert [[BestVector.from_arrays(part).job for part in unit] for unit in units] == [[7]]
     state = State(4, {"theta": np.array([-5.0, 0.0])}, {})
-    at_centre = made.evaluate(centre(state.theta, 1), jobs(1, "evaluate"), made.carried(), lambda: None)
-    learned = [*map(made.unit, units), *made.evaluation_units(state, at_centre.rows)]
-    best = BestVector.from_arrays(made.merge(made.carried(), learned).master)
+    at_centre = created.evaluate(centre(state.theta, 1), jobs(1, "evaluate"), created.carried(), lambda: None)
+    learned = [*map(created.unit, units), *created.evaluation_units(state, at_centre.rows)]
+    best = BestVector.from_arrays(created.merge(created.carried(), learned).master)
     assert (best.value, best.x.tolist(), best.generation, best.job) == (-5.0, [-5.0, 0.0], 4, -1)
 
 
@@ -147,13 +147,13 @@ def test_failure_that_ended_the_run_is_evaluated_again(tmp_path: Path) -> None:
         return 1 / 0 if broken[0] else float(x.sum())
 
     for _ in range(2):
-        made = problem(function, on_failed_evaluation="abort", journal=True)
-        made.open(RunContext(tmp_path, 0, 1, lambda make: make()))
+        created = problem(function, on_failed_evaluation="abort", journal=True)
+        created.open(RunContext(tmp_path, 0, 1, lambda make: make()))
         if broken[0]:
             with pytest.raises(RunError, match="division by zero"):
-                evaluated(made)
+                evaluated(created)
             broken[0] = False
-    assert evaluated(made).rows["value"].tolist() == X.sum(axis=1).tolist()
+    assert evaluated(created).rows["value"].tolist() == X.sum(axis=1).tolist()
 
 
 def test_chunk_of_failures_has_no_best_vector() -> None:
@@ -164,40 +164,40 @@ def test_chunk_of_failures_has_no_best_vector() -> None:
     ("goal", "target", "reached"), [("minimise", 2.0, True), ("minimise", 1.9, False), ("maximise", 2.0, True)]
 )
 def test_target_has_the_sign_of_the_function(goal: str, target: float, reached: bool) -> None:
-    made = problem(goal=goal)
-    carried = made.merge(made.carried(), [BestVector(np.zeros(2), 2.0).arrays()])
-    assert made.is_reached(carried, target) is reached
-    assert not made.is_reached(made.carried(), target)
+    created = problem(goal=goal)
+    carried = created.merge(created.carried(), [BestVector(np.zeros(2), 2.0).arrays()])
+    assert created.is_reached(carried, target) is reached
+    assert not created.is_reached(created.carried(), target)
 
 
 def test_all_evaluations_are_recorded_in_order() -> None:
-    made = problem()
-    outcome = evaluated(made)
+    created = problem()
+    outcome = evaluated(created)
     state = State(4, {"theta": np.array([0.5, 0.5])}, {})
-    at_centre = made.evaluate(centre(state.theta, 1), jobs(1, "evaluate"), made.carried(), lambda: None)
-    rows = list(made.evaluations(state, Results(outcome.rows, [outcome.arrays]), at_centre.rows))
+    at_centre = created.evaluate(centre(state.theta, 1), jobs(1, "evaluate"), created.carried(), lambda: None)
+    rows = list(created.evaluations(state, Results(outcome.rows, [outcome.arrays]), at_centre.rows))
     assert rows == [(0, 3.0, [1.0, 2.0]), (1, -2.5, [-3.0, 0.5]), (-1, 1.0, [0.5, 0.5])]
 
 
 def test_without_recording_nothing_is_recorded() -> None:
-    made = problem(record_evaluations=False)
-    assert made.coordinate_names == () and evaluated(made).arrays == {}
+    created = problem(record_evaluations=False)
+    assert created.coordinate_names == () and evaluated(created).arrays == {}
 
 
-def place(tmp_path: Path) -> RunContext:
+def index(tmp_path: Path) -> RunContext:
     return RunContext(tmp_path, 0, 1, lambda make: make())
 
 
 def test_killed_generation_is_not_evaluated_again(tmp_path: Path) -> None:
     first, again = Flaky(0), Flaky(0)
     for flaky, calls in ((first, 2), (again, 0)):
-        made = problem(flaky, journal=True)
-        made.open(place(tmp_path))
-        assert evaluated(made).rows["value"].tolist() == [1.0, 2.0]
+        created = problem(flaky, journal=True)
+        created.open(index(tmp_path))
+        assert evaluated(created).rows["value"].tolist() == [1.0, 2.0]
         assert flaky.calls == calls
-    made.on_checkpoint(5)
+    created.on_checkpoint(5)
     forgotten = problem(again, journal=True)
-    forgotten.open(place(tmp_path))
+    forgotten.open(index(tmp_path))
     evaluated(forgotten)
     assert again.calls == 2
 
@@ -205,9 +205,9 @@ def test_killed_generation_is_not_evaluated_again(tmp_path: Path) -> None:
 def test_disabled_journal_computes_no_keys(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(EvaluationJournal, "key", lambda *which: 1 / 0)
     switched_off = problem(journal=False)
-    switched_off.open(place(tmp_path))
-    for made in (problem(), switched_off):
-        assert evaluated(made).rows["value"].tolist() == [3.0, -2.5]
+    switched_off.open(index(tmp_path))
+    for created in (problem(), switched_off):
+        assert evaluated(created).rows["value"].tolist() == [3.0, -2.5]
 
 
 @pytest.mark.parametrize(
@@ -220,12 +220,12 @@ def test_disabled_journal_computes_no_keys(tmp_path: Path, monkeypatch: Any) -> 
 )
 def test_initial_vector_is_drawn_within_the_region(region: dict[str, Any], low: list[float], high: list[float]) -> None:
     bounds: dict[str, Any] = {"low": (1.0, 10.0), "high": (2.0, 20.0)}
-    given: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "bounds": BoundsOptions(**bounds),
         "initial_region": RegionOptions(**region),
         "initial": "random",
     }
-    made = problem(**given)
-    drawn = np.array([made.initial(Keys(seed).generator(1)) for seed in range(50)])  # type: ignore[arg-type]
+    created = problem(**arguments)
+    drawn = np.array([created.initial(Keys(seed).generator(1)) for seed in range(50)])  # type: ignore[arg-type]
     assert ((drawn >= low) & (drawn <= high)).all()
     assert drawn.mean(axis=0) == pytest.approx(np.mean([low, high], axis=0), rel=0.1)

@@ -21,9 +21,9 @@ SEEDS = (11, 12, 13)
 def values(function: Any, batch: bool = False, **more: Any) -> list[float]:
     arguments, names = more.pop("arguments", {}), more.pop("names", ())
     calls = PythonEvaluator(objective(function, arguments, names), batch, **more)
-    found = calls.evaluate(VECTORS, SEEDS, lambda: None)
-    assert all((each.failure is None) == math.isfinite(each.value) for each in found)
-    return [each.value for each in found]
+    actual = calls.evaluate(VECTORS, SEEDS, lambda: None)
+    assert all((item.failure is None) == math.isfinite(item.value) for item in actual)
+    return [item.value for item in actual]
 
 
 def test_function_is_called_with_one_vector_at_a_time() -> None:
@@ -51,12 +51,12 @@ def test_global_generators_are_seeded_by_job() -> None:
 
 
 def fails(result: Any, batch: bool = False) -> str:
-    found = PythonEvaluator(objective(result, {}), batch, timeout_seconds=0.2).evaluate(
+    actual = PythonEvaluator(objective(result, {}), batch, timeout_seconds=0.2).evaluate(
         VECTORS[:2], SEEDS[:2], lambda: None
     )
-    assert all(math.isnan(each.value) for each in found)
-    assert found[0].failure is not None
-    return found[0].failure.text
+    assert all(math.isnan(item.value) for item in actual)
+    assert actual[0].failure is not None
+    return actual[0].failure.text
 
 
 @pytest.mark.parametrize(
@@ -79,9 +79,9 @@ def test_failed_calls_are_reported_with_their_reason(function: Any, batch: bool,
 
 
 def test_failed_call_does_not_affect_the_others() -> None:
-    found = PythonEvaluator(objective(lambda x: 1 / float(x[0] - 3), {})).evaluate(VECTORS, SEEDS, lambda: None)
-    assert [each.value for each in found] == pytest.approx([-0.5, math.nan, -1 / 3], nan_ok=True)
-    assert [each.failure is None for each in found] == [True, False, True]
+    actual = PythonEvaluator(objective(lambda x: 1 / float(x[0] - 3), {})).evaluate(VECTORS, SEEDS, lambda: None)
+    assert [item.value for item in actual] == pytest.approx([-0.5, math.nan, -1 / 3], nan_ok=True)
+    assert [item.failure is None for item in actual] == [True, False, True]
 
 
 def test_messages_are_answered_while_a_call_runs() -> None:

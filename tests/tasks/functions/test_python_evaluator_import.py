@@ -38,9 +38,9 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_function_is_imported_with_the_hash_of_its_source() -> None:
-    found = resolve("my_objectives:cost", {})
-    assert found.function(np.array([2.0, 1.0])) == 5.0 and not found.takes_seed
-    assert found.source == hashlib.sha256(MODULE.encode()).hexdigest()
+    result = resolve("my_objectives:cost", {})
+    assert result.function(np.array([2.0, 1.0])) == 5.0 and not result.takes_seed
+    assert result.source == hashlib.sha256(MODULE.encode()).hexdigest()
     assert resolve("my_objectives:Model.cost", {}).function(None) == 1.0
 
 

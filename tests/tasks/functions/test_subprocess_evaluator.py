@@ -37,26 +37,26 @@ Run = Callable[..., EvaluationResult]
 
 @pytest.fixture
 def run(tmp_path: Path) -> Iterator[Run]:
-    """Run a shell text, of which $1 is the parameters' path and $2 the result's."""
-    made: list[SubprocessEvaluator] = []
+    """Run a shell text; $1 is the path of the parameters and $2 that of the result."""
+    created: list[SubprocessEvaluator] = []
 
     def run(text: str, words: tuple[str, ...] = ("{parameters}", "{result}"), **more: object) -> EvaluationResult:
         external = SubprocessEvaluator(Command((SH, "-c", text, "sh", *words), tmp_path, **more))  # type: ignore[arg-type]
         external.open(RunContext(tmp_path, 0, 1, lambda make: make()))
-        made.append(external)
-        (found,) = external.evaluate(X, [7], lambda: None)
-        assert (found.failure is None) == math.isfinite(found.value)
-        return found
+        created.append(external)
+        (result,) = external.evaluate(X, [7], lambda: None)
+        assert (result.failure is None) == math.isfinite(result.value)
+        return result
 
     yield run
-    for each in made:
-        each.close()
+    for item in created:
+        item.close()
 
 
-def why(found: EvaluationResult) -> str:
-    """Why it failed."""
-    assert found.failure is not None
-    return found.failure.text
+def why(result: EvaluationResult) -> str:
+    """Reason of a failed evaluation."""
+    assert result.failure is not None
+    return result.failure.text
 
 
 def test_program_reads_json_parameters_and_writes_a_number(run: Run, tmp_path: Path) -> None:
@@ -122,9 +122,9 @@ def test_output_of_failed_programs_is_kept_and_failures_are_grouped(run: Run) ->
 
 def test_program_that_cannot_be_started_fails_its_job(tmp_path: Path) -> None:
     external = SubprocessEvaluator(Command(("/no/such",), tmp_path))
-    (found,) = external.evaluate(X, [7], lambda: None)
+    (result,) = external.evaluate(X, [7], lambda: None)
     external.close()
-    assert "/no/such could not be started" in why(found)
+    assert "/no/such could not be started" in why(result)
 
 
 def test_last_ten_directories_of_failures_are_kept(run: Run, tmp_path: Path) -> None:
@@ -252,12 +252,12 @@ def test_process_group_is_known_before_the_program_starts(tmp_path: Path) -> Non
         command = [sys.executable, "-I", "-S", supervisor.__file__, str(theirs.fileno())]
         with subprocess.Popen(command, pass_fds=[theirs.fileno()]):
             ours.sendall(json.dumps(order).encode() + b"\n")
-            told = [json.loads(answers.readline())]
-            if "pid" in told[0]:
-                told.append(json.loads(answers.readline()))
+            message = [json.loads(answers.readline())]
+            if "pid" in message[0]:
+                message.append(json.loads(answers.readline()))
             ours.shutdown(socket.SHUT_RDWR)  # which ends it
     ours.close()
-    assert told[0]["pid"] > 0 and "No such file" in told[1]["error"]
+    assert message[0]["pid"] > 0 and "No such file" in message[1]["error"]
 
 
 def test_death_of_the_supervisor_ends_the_process_group(programs: ProgramRunner, tmp_path: Path) -> None:
@@ -298,7 +298,7 @@ def test_killed_rank_leaves_no_process(whom: str, tmp_path: Path) -> None:
             os.kill(rank.pid if whom == "rank" else supervisor_pid, signal.SIGKILL)
         assert gone(child) and gone(supervisor_pid)
         if whom == "supervisor":
-            os.kill(grandchild, signal.SIGKILL)  # in a session of its own, with nobody left to end it
+            os.kill(grandchild, signal.SIGKILL)  # it has its own session, and no process would end it
         assert gone(grandchild)
 
 

@@ -44,13 +44,13 @@ def refused(env_id: str, **task: Any) -> str:
 
 def assert_played_as_plainly(**options: Any) -> None:
     """The episodes are those of a Python loop over the library's own functions."""
-    made = parts((("hidden_dims", (4,)),), **options)
-    theta = np.random.default_rng(1).standard_normal((len(SEEDS), made[1].layout.size)).astype(np.float32)
-    found = played(made, theta, SEEDS).rows
-    for place, seed in enumerate(SEEDS):
-        return_, length, _ = plainly(made, theta[place], seed)
-        assert found["length"][place] == length
-        assert found["return_"][place] == pytest.approx(return_, rel=1e-5)
+    created = parts((("hidden_dims", (4,)),), **options)
+    theta = np.random.default_rng(1).standard_normal((len(SEEDS), created[1].layout.size)).astype(np.float32)
+    result = played(created, theta, SEEDS).rows
+    for index, seed in enumerate(SEEDS):
+        return_, length, _ = plainly(created, theta[index], seed)
+        assert result["length"][index] == length
+        assert result["return_"][index] == pytest.approx(return_, rel=1e-5)
 
 
 def test_states_can_contain_random_keys() -> None:
@@ -122,7 +122,7 @@ def test_time_limits_of_jumanji_are_read() -> None:
 
 @pytest.mark.usefixtures("jumanji")
 @pytest.mark.parametrize(
-    ("name", "found"),
+    ("name", "result"),
     [
         (
             "Tetris-v0",
@@ -133,18 +133,18 @@ def test_time_limits_of_jumanji_are_read() -> None:
         ("Snake-v2", "did you mean 'Snake-v1'?"),
     ],
 )
-def test_unsupported_jumanji_environments_are_refused(name: str, found: str) -> None:
-    assert found in refused(f"jumanji:{name}", max_episode_steps=9)
+def test_unsupported_jumanji_environments_are_refused(name: str, result: str) -> None:
+    assert result in refused(f"jumanji:{name}", max_episode_steps=9)
 
 
-# Craftax, of which a call compiles for half a minute.
+# Craftax: a call compiles for half a minute.
 
 
 def test_craftax_ends_at_its_time_limit() -> None:
     pytest.importorskip("craftax", reason="Craftax is not installed here: make test-jax")
-    given = "craftax:Craftax-Classic-Symbolic-v1"
-    assert checked(given) == 0
-    task = build(Options(env_id=given, env_kwargs={"max_timesteps": 123}))
+    env_id = "craftax:Craftax-Classic-Symbolic-v1"
+    assert checked(env_id) == 0
+    task = build(Options(env_id=env_id, env_kwargs={"max_timesteps": 123}))
     assert (task.time_limit, task.spaces.observations.size, task.spaces.actions) == (123, 1345, Discrete(17))
     assert "did you mean 'Craftax-Symbolic-v1'?" in refused("craftax:Craftax-Symbolc-v1")
 
@@ -155,7 +155,7 @@ def test_craftax_ends_at_its_time_limit() -> None:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class State:
-    """What Playground and Brax step."""
+    """A state as in Playground and Brax."""
 
     data: Any
     obs: Any
@@ -171,18 +171,18 @@ class Cart:
     def __init__(self, config: dict[str, Any]) -> None:
         self._config = SimpleNamespace(**config)
 
-    def _seen(self, x: Any) -> Any:
+    def _observed(self, x: Any) -> Any:
         return {"array": x[None], "state": {"state": x[None], "privileged_state": jnp.zeros(5)}, "pixels": {"view": x}}[
             self._config.observes
         ]
 
     def reset(self, key: Any) -> State:
         x = 0.1 * jax.random.normal(key)
-        return State(x, self._seen(x), jnp.zeros(()), jnp.zeros(()))
+        return State(x, self._observed(x), jnp.zeros(()), jnp.zeros(()))
 
     def step(self, state: State, action: Any) -> State:
         x = state.data + self._config.ctrl_dt * action[0]
-        return replace(state, data=x, obs=self._seen(x), reward=x, done=jnp.where(jnp.abs(x) > 1, 1.0, 0.0))
+        return replace(state, data=x, obs=self._observed(x), reward=x, done=jnp.where(jnp.abs(x) > 1, 1.0, 0.0))
 
 
 def load(name: str, config: Any = None, config_overrides: Any = None) -> Cart:

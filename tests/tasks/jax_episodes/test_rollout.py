@@ -28,12 +28,12 @@ def bytes_of(outcome: Outcome) -> list[bytes]:
 
 def test_returns_and_lengths_by_hand() -> None:
     """24 jobs on 4 lanes in calls of 8: every lane is refilled, after lengths of 1 to 20."""
-    n, found = lengths(SEEDS), played(parts(), ALL, SEEDS).rows
+    n, result = lengths(SEEDS), played(parts(), ALL, SEEDS).rows
     assert n.min() <= 3
     assert n.max() >= 18
-    np.testing.assert_array_equal(found["length"], n)
-    np.testing.assert_allclose(found["return_"], BIASES * n * (n + 1) / 2, rtol=1e-6)
-    np.testing.assert_array_equal(found["sign_return"], np.sign(BIASES) * n)
+    np.testing.assert_array_equal(result["length"], n)
+    np.testing.assert_allclose(result["return_"], BIASES * n * (n + 1) / 2, rtol=1e-6)
+    np.testing.assert_array_equal(result["sign_return"], np.sign(BIASES) * n)
 
 
 def test_last_call_is_padded() -> None:
@@ -45,10 +45,10 @@ def test_last_call_is_padded() -> None:
 
 def test_call_is_built_and_traced_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """For any number of chunks; each starts from new episodes."""
-    made = parts()
-    first = played(made, ALL, SEEDS)
+    created = parts()
+    first = played(created, ALL, SEEDS)
     monkeypatch.setattr("hpc_es.tasks.jax_episodes.program.CompiledCall.__init__", _never)
-    assert bytes_of(played(made, ALL, SEEDS)) == bytes_of(first)
+    assert bytes_of(played(created, ALL, SEEDS)) == bytes_of(first)
 
 
 def _never(*_: Any) -> None:
@@ -57,32 +57,32 @@ def _never(*_: Any) -> None:
 
 def test_time_limit_ends_episodes() -> None:
     n = np.minimum(lengths(SEEDS), 5)
-    found = played(parts(max_episode_steps=5), ALL, SEEDS).rows
-    np.testing.assert_array_equal(found["length"], n)
-    np.testing.assert_allclose(found["return_"], BIASES * n * (n + 1) / 2, rtol=1e-6)
+    result = played(parts(max_episode_steps=5), ALL, SEEDS).rows
+    np.testing.assert_array_equal(result["length"], n)
+    np.testing.assert_allclose(result["return_"], BIASES * n * (n + 1) / 2, rtol=1e-6)
 
 
 def test_return_of_a_job_is_the_mean_of_its_episodes() -> None:
     n = lengths(SEEDS.reshape(12, 2))
-    found = played(parts(episodes_per_job=2), ALL[:12], SEEDS.reshape(12, 2)).rows
-    np.testing.assert_array_equal(found["length"], n.sum(axis=1))
-    np.testing.assert_allclose(found["return_"], BIASES[:12] * (n * (n + 1) / 2).mean(axis=1), rtol=1e-6)
+    result = played(parts(episodes_per_job=2), ALL[:12], SEEDS.reshape(12, 2)).rows
+    np.testing.assert_array_equal(result["length"], n.sum(axis=1))
+    np.testing.assert_allclose(result["return_"], BIASES[:12] * (n * (n + 1) / 2).mean(axis=1), rtol=1e-6)
 
 
 def test_reward_offset_applies_in_training_only() -> None:
-    made, n = parts(reward_offset=-1.0), lengths(SEEDS)
-    found, measured = played(made, ALL, SEEDS).rows, played(made, ALL, SEEDS, training=False).rows
-    np.testing.assert_allclose(found["return_"], BIASES * n * (n + 1) / 2 - n, rtol=1e-5, atol=1e-5)
+    created, n = parts(reward_offset=-1.0), lengths(SEEDS)
+    result, measured = played(created, ALL, SEEDS).rows, played(created, ALL, SEEDS, training=False).rows
+    np.testing.assert_allclose(result["return_"], BIASES * n * (n + 1) / 2 - n, rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(measured["return_"], BIASES * n * (n + 1) / 2, rtol=1e-6)
 
 
 def test_many_small_rewards_are_summed_exactly() -> None:
     """10,000 times float32(0.1): a plain sum in float32 gives 999.9."""
     keywords = {"reward": 0.1, "longest": 1, "offset": 0.0}
-    made = parts(env_kwargs={**keywords, "limit": 10_000, "endless": True})
-    found = played(made, constant(0.0), [1]).rows
-    assert found["length"][0] == 10_000
-    assert found["return_"][0] == pytest.approx(10_000 * float(np.float32(0.1)), abs=1e-6)
+    created = parts(env_kwargs={**keywords, "limit": 10_000, "endless": True})
+    result = played(created, constant(0.0), [1]).rows
+    assert result["length"][0] == 10_000
+    assert result["return_"][0] == pytest.approx(10_000 * float(np.float32(0.1)), abs=1e-6)
 
 
 def test_steps_after_an_episode_do_not_count() -> None:
@@ -112,15 +112,15 @@ def test_nan_at_the_reset_fails_its_job() -> None:
 
 
 def test_on_failure_abort_raises() -> None:
-    made = parts(env_kwargs={"nan_at_reset": True}, on_failed_episode="abort")
+    created = parts(env_kwargs={"nan_at_reset": True}, on_failed_episode="abort")
     with pytest.raises(RunError, match=r"task\.on_failed_episode is abort: job"):
-        played(made, ALL, SEEDS)
+        played(created, ALL, SEEDS)
 
 
 def test_behaviour_is_the_last_observation() -> None:
     n = lengths(SEEDS)
-    made = parts(behaviour=tasks.FinalObservationOptions(final_observation=(0,)))
-    np.testing.assert_allclose(played(made, ALL, SEEDS).rows[BEHAVIOUR][:, 0], BIASES * n, rtol=1e-5)
+    created = parts(behaviour=tasks.FinalObservationOptions(final_observation=(0,)))
+    np.testing.assert_allclose(played(created, ALL, SEEDS).rows[BEHAVIOUR][:, 0], BIASES * n, rtol=1e-5)
 
 
 NORMALISER = (np.zeros(2, np.float32), np.ones(2, np.float32), math.inf)
@@ -130,41 +130,41 @@ def sums_by_hand(job: int, offset: float) -> tuple[Any, Any, int]:
     """Sum and squares in float64 of what the policy saw: [offset + b t, n - t] before step t + 1."""
     n, b = int(lengths(SEEDS[job])), float(BIASES[job])
     t = np.arange(n)
-    seen = np.stack([offset + b * t, n - t], axis=1)
-    return seen.sum(axis=0), np.square(seen).sum(axis=0), n
+    observed = np.stack([offset + b * t, n - t], axis=1)
+    return observed.sum(axis=0), np.square(observed).sum(axis=0), n
 
 
 @pytest.mark.parametrize("offset", [0.0, 1000.0])
 def test_observation_sums_cover_the_observed_jobs(offset: float) -> None:
     observe = np.arange(24) % 3 == 0
-    made = parts(env_kwargs={"offset": offset})
-    ((unit,),) = played(made, ALL, SEEDS, NORMALISER, observe=observe, unit=24).learned
+    created = parts(env_kwargs={"offset": offset})
+    ((unit,),) = played(created, ALL, SEEDS, NORMALISER, observe=observe, unit=24).learned
     expected = [sums_by_hand(job, offset) for job in np.flatnonzero(observe)]
-    np.testing.assert_allclose(unit["observation_sum"], sum(each[0] for each in expected), rtol=1e-6, atol=1e-4)
-    np.testing.assert_allclose(unit["observation_squares"], sum(each[1] for each in expected), rtol=1e-6)
-    assert unit["observation_count"] == sum(each[2] for each in expected)
+    np.testing.assert_allclose(unit["observation_sum"], sum(item[0] for item in expected), rtol=1e-6, atol=1e-4)
+    np.testing.assert_allclose(unit["observation_squares"], sum(item[1] for item in expected), rtol=1e-6)
+    assert unit["observation_count"] == sum(item[2] for item in expected)
 
 
 def test_sample_deviations_of_two_episodes_per_job() -> None:
     """Differences from the first observation of a job lose no precision far from 0."""
-    made = parts(env_kwargs={"offset": 1000.0}, episodes_per_job=2)
+    created = parts(env_kwargs={"offset": 1000.0}, episodes_per_job=2)
     observe = np.ones(12, np.bool_)
     pairs = SEEDS.reshape(12, 2)
-    ((unit,),) = played(made, ALL[:12], pairs, NORMALISER, observe=observe, unit=12, centred=True).learned
-    seen = []
+    ((unit,),) = played(created, ALL[:12], pairs, NORMALISER, observe=observe, unit=12, centred=True).learned
+    observed = []
     for job, row in enumerate(lengths(pairs)):
         for n in row:
             t = np.arange(n)
-            seen.append(np.stack([1000 + float(BIASES[job]) * t, n - t], axis=1))
-    every = np.concatenate(seen)
-    found = Deviations.from_arrays(unit)
-    np.testing.assert_allclose(found.deviation(), every.std(axis=0, ddof=1), rtol=1e-4)
-    np.testing.assert_allclose(found.mean(), every.mean(axis=0), rtol=1e-6)
+            observed.append(np.stack([1000 + float(BIASES[job]) * t, n - t], axis=1))
+    every = np.concatenate(observed)
+    result = Deviations.from_arrays(unit)
+    np.testing.assert_allclose(result.deviation(), every.std(axis=0, ddof=1), rtol=1e-4)
+    np.testing.assert_allclose(result.mean(), every.mean(axis=0), rtol=1e-6)
 
 
 def test_failed_jobs_are_not_observed() -> None:
-    made = parts(env_kwargs={"nan_at_reset": True})
-    ((unit,),) = played(made, ALL, SEEDS, NORMALISER, observe=np.ones(24, np.bool_), unit=24).learned
+    created = parts(env_kwargs={"nan_at_reset": True})
+    ((unit,),) = played(created, ALL, SEEDS, NORMALISER, observe=np.ones(24, np.bool_), unit=24).learned
     n = lengths(SEEDS)
     assert Moments.from_arrays(unit).count == n[n % 2 == 0].sum()
 
@@ -173,19 +173,19 @@ def test_policy_observes_normalised_and_clipped_values() -> None:
     """(n - 10) / 5, clipped to 0.5, times 1: the first action, observed in episodes of one step."""
     normaliser = (np.array([0, 10], np.float32), np.array([1, 5], np.float32), 0.5)
     theta = np.tile(np.array([[0, 1, 0]], np.float32), (24, 1))
-    found = played(parts(max_episode_steps=1), theta, SEEDS, normaliser).rows
+    result = played(parts(max_episode_steps=1), theta, SEEDS, normaliser).rows
     expected = np.clip((lengths(SEEDS) - 10) / 5, -0.5, 0.5)
-    np.testing.assert_allclose(found["return_"], expected, rtol=1e-6)
+    np.testing.assert_allclose(result["return_"], expected, rtol=1e-6)
 
 
 def test_action_noise_differs_by_job_and_applies_in_training_only() -> None:
     noisy = (*CONSTANT, ("action_noise_std", 0.1))
-    theta, made = constant(*np.zeros(24)), parts(noisy, max_episode_steps=1)
-    first, again = played(made, theta, SEEDS).rows["return_"], played(made, theta, SEEDS).rows["return_"]
+    theta, created = constant(*np.zeros(24)), parts(noisy, max_episode_steps=1)
+    first, again = played(created, theta, SEEDS).rows["return_"], played(created, theta, SEEDS).rows["return_"]
     np.testing.assert_array_equal(first, again)
     assert len(set(first.tolist())) == 24
     assert 0.05 < first.std() < 0.2
-    assert not played(made, theta, SEEDS, training=False).rows["return_"].any()
+    assert not played(created, theta, SEEDS, training=False).rows["return_"].any()
 
 
 # Places, calls and segments.
@@ -205,32 +205,32 @@ def case(name: str, **more: Any) -> Any:
     return parts(policy, kind, **{**options, **more})
 
 
-def thetas(made: Any, jobs: int = 24) -> Any:
-    return 0.5 * np.random.default_rng(3).standard_normal((jobs, made[1].layout.size)).astype(np.float32)
+def thetas(created: Any, jobs: int = 24) -> Any:
+    return 0.5 * np.random.default_rng(3).standard_normal((jobs, created[1].layout.size)).astype(np.float32)
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_results_of_a_job_do_not_depend_on_its_lane(name: str) -> None:
-    made = case(name)
-    theta, n = thetas(made), np.arange(24)
-    forward = bytes_of(played(made, theta, SEEDS))
+    created = case(name)
+    theta, n = thetas(created), np.arange(24)
+    forward = bytes_of(played(created, theta, SEEDS))
     for order in (n[::-1], np.random.default_rng(1).permutation(24), np.roll(n, 5)):
-        found = bytes_of(played(made, theta[order], SEEDS[order]))
-        assert found == [forward[job] for job in order]
+        result = bytes_of(played(created, theta[order], SEEDS[order]))
+        assert result == [forward[job] for job in order]
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_results_of_a_job_do_not_depend_on_segments(name: str) -> None:
-    made = case(name)
-    whole, short = (played(in_segments(made, steps), thetas(made), SEEDS) for steps in (1000, 7))
+    created = case(name)
+    whole, short = (played(in_segments(created, steps), thetas(created), SEEDS) for steps in (1000, 7))
     assert bytes_of(short) == bytes_of(whole)
 
 
 def test_observation_sums_do_not_depend_on_segments() -> None:
     observe = np.ones(24, np.bool_)
-    made = parts()
+    created = parts()
     units = [
-        played(in_segments(made, steps), ALL, SEEDS, NORMALISER, observe=observe, unit=24).learned[0][0]
+        played(in_segments(created, steps), ALL, SEEDS, NORMALISER, observe=observe, unit=24).learned[0][0]
         for steps in (1000, 3)
     ]
     for name, array in units[0].items():
@@ -246,10 +246,10 @@ def test_results_of_a_job_do_not_depend_on_the_size_of_a_call(name: str) -> None
 @pytest.mark.parametrize("name", ["walk", "cartpole", "pendulum", "acrobot lstm"])
 def test_episodes_equal_a_plain_loop(name: str) -> None:
     """To the precision of float32 after this many steps; lengths are equal."""
-    made = case(name)
-    theta = thetas(made)[:6]
-    found = played(made, theta, SEEDS[:6]).rows
+    created = case(name)
+    theta = thetas(created)[:6]
+    result = played(created, theta, SEEDS[:6]).rows
     for job in range(6):
-        total, length, _ = plainly(made, theta[job], int(SEEDS[job]))
-        assert found["length"][job] == length
-        assert found["return_"][job] == pytest.approx(total, rel=1e-3, abs=1e-4)
+        total, length, _ = plainly(created, theta[job], int(SEEDS[job]))
+        assert result["length"][job] == length
+        assert result["return_"][job] == pytest.approx(total, rel=1e-3, abs=1e-4)

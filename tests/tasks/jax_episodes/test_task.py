@@ -87,18 +87,18 @@ def test_options_of_gymnasium_are_refused(key: str) -> None:
 
 
 def test_algorithms_that_need_trajectories_are_refused() -> None:
-    given = {"task": {"kind": "jax_episodes", "env_id": WALK}, "algorithm": {"kind": "actor_critic"}}
+    options = {"task": {"kind": "jax_episodes", "env_id": WALK}, "algorithm": {"kind": "actor_critic"}}
     from hpc_es.training.build import search_mismatches
 
-    ((key, text),) = search_mismatches(validate({**given, "policy": {"kind": "lstm"}}))
+    ((key, text),) = search_mismatches(validate({**options, "policy": {"kind": "lstm"}}))
     assert key == "task.kind"
     assert "searches trajectories: expected 'bandits' or 'episodes'" in text
 
 
 def test_missing_jax_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    given = config()
+    options = config()
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "jax" else object())
-    ((key, text),) = missing_for_task(given)
+    ((key, text),) = missing_for_task(options)
     assert key == "task.kind"
     assert text == "is jax_episodes, which needs jax, which is not installed: pip install 'hpc_es[jax]'"
 
@@ -114,11 +114,11 @@ def test_check_traces_and_compiles_nothing(capsys: pytest.CaptureFixture[str], m
 
 
 def test_idle_lanes_are_warned_about() -> None:
-    given = Options(env_id=WALK, lanes=16, jobs_per_call=2, episodes_per_job=3)
-    assert list(given.warnings()) == [
+    options = Options(env_id=WALK, lanes=16, jobs_per_call=2, episodes_per_job=3)
+    assert list(options.warnings()) == [
         ("lanes", "is 16, but a call has 6 episodes: the other lanes are unused (try jobs_per_call: 22)")
     ]
-    assert not list(dataclasses.replace(given, jobs_per_call=6).warnings())
+    assert not list(dataclasses.replace(options, jobs_per_call=6).warnings())
 
 
 def test_indices_of_a_behaviour() -> None:

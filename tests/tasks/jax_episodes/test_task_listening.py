@@ -20,14 +20,14 @@ STEPS = 3_000_000  # of one episode: more than a second on any machine
 @pytest.fixture(scope="module")
 def endless() -> Any:
     """An episode in one segment, compiled already."""
-    made = parts(env_kwargs={"endless": True, "reward": 1.0}, max_episode_steps=STEPS, segment_steps=STEPS // 4)
-    made[0].program(made[1], False).compile(lambda: None)
-    return made
+    created = parts(env_kwargs={"endless": True, "reward": 1.0}, max_episode_steps=STEPS, segment_steps=STEPS // 4)
+    created[0].program(created[1], False).compile(lambda: None)
+    return created
 
 
 @pytest.fixture
 def alarm() -> Iterator[list[float]]:
-    """By how many seconds each SIGALRM was handled late; one is due 0.1 s after the one before was handled."""
+    """Delays in seconds of the handling of SIGALRM; each is due 0.1 s after the previous one was handled."""
     late: list[float] = []
     due = time.perf_counter()
 
@@ -51,9 +51,9 @@ def test_signals_and_messages_are_handled_during_a_call(endless: Any, alarm: lis
     """A signal within 50 ms, a message (by `poll`) within 10 ms: medians, because the machine may be busy."""
     polled: list[float] = []
     began = time.perf_counter()
-    found = played(endless, constant(1.0), [1], poll=lambda: polled.append(time.perf_counter()))
+    result = played(endless, constant(1.0), [1], poll=lambda: polled.append(time.perf_counter()))
     took = time.perf_counter() - began
-    assert found.rows["length"][0] == STEPS
+    assert result.rows["length"][0] == STEPS
     assert len(alarm) >= took / 0.1 / 3
     assert np.median(alarm) < 0.05
     assert np.median(np.diff(polled)) < 0.01

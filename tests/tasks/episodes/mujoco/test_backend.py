@@ -93,30 +93,30 @@ UNUSED = {"uph_cost_weight"}
 @pytest.mark.parametrize("name", mujoco_kind.MODELS)
 def test_thousand_native_steps_equal_gymnasiums(name: str) -> None:
     """Four environments in lockstep, 250 steps each; actions are up to 1.5 times their bounds."""
-    given = f"{name}-v5", {"max_episode_steps": 60}, 4, 250, 1.5
-    expected = by_gymnasium(*given)
-    assert difference(natively(*given), expected) is None
+    arguments = f"{name}-v5", {"max_episode_steps": 60}, 4, 250, 1.5
+    expected = by_gymnasium(*arguments)
+    assert difference(natively(*arguments), expected) is None
     assert sum(is_reset(line) for row in expected for line in row) >= 4 * (1 + 250 // 60)
 
 
 def test_squares_are_computed_as_in_gymnasium() -> None:
     """About one in 1,300 squares differs in its last bit between `scalar ** 2` and `scalar * scalar`."""
-    given = "InvertedDoublePendulum-v5", {"healthy_reward": 0}, 4, 1500, 1.0
-    assert difference(natively(*given), by_gymnasium(*given)) is None
+    arguments = "InvertedDoublePendulum-v5", {"healthy_reward": 0}, 4, 1500, 1.0
+    assert difference(natively(*arguments), by_gymnasium(*arguments)) is None
 
 
 @functools.cache
 def plain(name: str) -> Any:
-    """What Gymnasium gives with no option."""
+    """The steps of Gymnasium with default options."""
     return by_gymnasium(f"{name}-v5", {}, 3, 40, 1.0)
 
 
 @pytest.mark.parametrize(("name", "options"), CASES, ids=IDS)
 def test_every_option_equals_gymnasiums(name: str, options: dict[str, Any]) -> None:
     """The option changes the result of Gymnasium, and the native result is identical."""
-    given = f"{name}-v5", options, 3, 40, 1.0
-    expected = by_gymnasium(*given)
-    assert difference(natively(*given), expected) is None
+    arguments = f"{name}-v5", options, 3, 40, 1.0
+    expected = by_gymnasium(*arguments)
+    assert difference(natively(*arguments), expected) is None
     assert (difference(expected, plain(name)) is None) == bool(UNUSED & options.keys())
 
 
@@ -147,7 +147,7 @@ def model_file(name: str, directory: Path, old: str, new: str) -> str:
 
 @pytest.fixture
 def warned() -> Iterator[list[str]]:
-    """What MuJoCo warns of."""
+    """Warnings of MuJoCo."""
     import mujoco
 
     texts, before = list[str](), mujoco.get_mju_user_warning()
@@ -164,9 +164,9 @@ def test_exploding_state_equals_gymnasiums(
     """Without control limits MuJoCo replaces huge controls by 0 or resets the state."""
     files = {"HalfCheetah": "half_cheetah.xml", "InvertedPendulum": "inverted_pendulum.xml"}
     file = model_file(files.get(name, f"{name.lower()}.xml"), tmp_path, 'ctrllimited="true"', 'ctrllimited="false"')
-    given = f"{name}-v5", {"xml_file": file, "frame_skip": 2}, 2, 20, scale
-    expected = by_gymnasium(*given)
-    assert difference(natively(*given), expected) is None
+    arguments = f"{name}-v5", {"xml_file": file, "frame_skip": 2}, 2, 20, scale
+    expected = by_gymnasium(*arguments)
+    assert difference(natively(*arguments), expected) is None
     assert any(f"Nan, Inf or huge value in {warning}" in text for text in warned)
 
 
@@ -174,7 +174,7 @@ def test_exploding_state_equals_gymnasiums(
 def test_diverging_model_equals_gymnasiums(tmp_path: Path) -> None:
     """Time steps of 0.4 s."""
     file = model_file("half_cheetah.xml", tmp_path, 'timestep="0.01"', 'timestep="0.4"')
-    given = "HalfCheetah-v5", {"xml_file": file}, 2, 40, 1.0
-    expected = by_gymnasium(*given)
-    assert difference(natively(*given), expected) is None
+    arguments = "HalfCheetah-v5", {"xml_file": file}, 2, 40, 1.0
+    expected = by_gymnasium(*arguments)
+    assert difference(natively(*arguments), expected) is None
     assert difference(expected, plain("HalfCheetah")[:2]) is not None

@@ -93,8 +93,8 @@ def test_unknown_variants_are_stepped_by_gymnasium_with_a_warning(case: str) -> 
 def with_behaviour(options: dict[str, Any]) -> dict[str, Any]:
     from hpc_es.tasks.episodes.behaviour import BehaviourOptions
 
-    found = options.get("behaviour")
-    return {**options, "behaviour": BehaviourOptions(**found)} if found else options
+    result = options.get("behaviour")
+    return {**options, "behaviour": BehaviourOptions(**result)} if result else options
 
 
 def test_reregistered_id_is_stepped_by_gymnasium(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,18 +135,18 @@ def outcomes(task: Episodes, chunks: list[Any], **keywords: Any) -> list[Outcome
     policy = mlp.build(mlp.Options(hidden_dims=(8,)), task.spaces)
     rng = np.random.default_rng(0)
     theta = policy.initial(rng)
-    found = []
+    result = []
     for seeds in chunks:
         directions = rng.standard_normal((len(seeds), policy.layout.size)).astype(np.float32)
         jobs = population(theta, directions, np.arange(len(seeds)), np.full(len(seeds), 1.0, np.float32))
-        found.append(task.evaluate(policy.bind(jobs, None), batch(seeds, **keywords), nothing))
-    return found
+        result.append(task.evaluate(policy.bind(jobs, None), batch(seeds, **keywords), nothing))
+    return result
 
 
-def bits(found: list[Outcome]) -> list[Any]:
-    """All that an outcome says, but for the clock."""
-    learned = [[(name, array.tobytes()) for name, array in unit.items()] for each in found for (unit,) in each.learned]
-    return [[each.rows.tobytes() for each in found], learned, [each.failures for each in found]]
+def bits(result: list[Outcome]) -> list[Any]:
+    """The content of an outcome without its times."""
+    learned = [[(name, array.tobytes()) for name, array in unit.items()] for item in result for (unit,) in item.learned]
+    return [[item.rows.tobytes() for item in result], learned, [item.failures for item in result]]
 
 
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
@@ -179,24 +179,24 @@ def test_outcomes_are_identical_with_and_without_gymnasium(case: str) -> None:
 
 def test_segments_are_identical_with_and_without_gymnasium() -> None:
     """Segments of seven steps: episodes pause, continue and end within a segment; every step is recorded."""
-    seen: dict[str, list[bytes]] = {"native": [], "gymnasium": []}
-    for stepping, told in seen.items():
+    observed: dict[str, list[bytes]] = {"native": [], "gymnasium": []}
+    for stepping, message in observed.items():
         task = episodes("Hopper-v5", stepping=stepping, max_episode_steps=30)
         policy = mlp.build(mlp.Options(hidden_dims=()), task.spaces)
         directions = np.random.default_rng(0).standard_normal((5, policy.layout.size)).astype(np.float32)
         jobs = population(directions[0], directions, np.arange(5), np.ones(5, np.float32))
         segments = task.segments()
 
-        def on_step(jobs: Any, live: Any, observations: Any, rewards: Any, cut: Any, told: Any = told) -> None:
-            told += [observations.tobytes(), rewards[live].tobytes(), bytes(live), bytes(sorted(cut))]
+        def on_step(jobs: Any, live: Any, observations: Any, rewards: Any, cut: Any, message: Any = message) -> None:
+            message += [observations.tobytes(), rewards[live].tobytes(), bytes(live), bytes(sorted(cut))]
 
         for number in range(8):
             asked = dataclasses.replace(batch(range(number, number + 5)), on_step=on_step)
             outcome = segments.play(policy.bind(jobs, None), asked, 7, nothing)
-            told += [outcome.rows.tobytes()]
+            message += [outcome.rows.tobytes()]
             assert not outcome.failures
-    assert seen["native"] == seen["gymnasium"]
-    assert len(set(seen["native"])) > 100
+    assert observed["native"] == observed["gymnasium"]
+    assert len(set(observed["native"])) > 100
 
 
 def test_failure_of_mujoco_fails_its_job_only(monkeypatch: pytest.MonkeyPatch) -> None:
