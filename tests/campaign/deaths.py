@@ -1,7 +1,7 @@
-"""What befalls the processes of a run: kills, signals, a pause, a rival.
+"""Events for the processes of a run: kills, signals, a pause, a rival.
 
-Each of these is told the scene and raises WrongError where the program does not do what it says. A life that ends with
-status 0 is no mistake: it was over before the event came (LateError).
+Each gets the scene and raises WrongError if the program does not behave as documented. A life that ends with
+status 0 is not an error: it was over before the event came (LateError).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def signalled(scene: Scene, number: signal.Signals) -> None:
         scene.instant(life)
         pids = list(life.job.pids().values())
         whom = [pids, pids[:1], pids[-1:]]
-        if number != signal.SIGUSR2:  # of which Hydra's mpiexec dies
+        if number != signal.SIGUSR2:  # this signal would end Hydra's mpiexec
             whom.append([life.job.process.pid])
         life.send(scene.dice.choice(whom), number)
         if not scene.is_early:
@@ -68,14 +68,14 @@ def rival(scene: Scene) -> None:
     """
     with scene.life() as first:
         scene.instant(first)
-        held = [] if scene.is_early or scene.setting.is_timed else list(first.job.pids().values())
-        for pid in held:
+        cached = [] if scene.is_early or scene.setting.is_timed else list(first.job.pids().values())
+        for pid in cached:
             sent(pid, signal.SIGSTOP)
         with scene.life() as second:
             status = second.end()
             refused = "is in use by" in second.output
         was_over = first.job.process.poll() is not None or "finished by" in first.job.stdout  # then it has released it
-        for pid in held:
+        for pid in cached:
             sent(pid, signal.SIGCONT)
         if not refused and status != 0:
             raise WrongError(f"the second job ended with status {status}\n{second.output}")

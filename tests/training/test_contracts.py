@@ -118,13 +118,13 @@ def config(path: Path, part: str) -> str:
 
 
 @pytest.mark.parametrize(("part", "line"), CASES)
-def test_check_names_what_a_custom_part_lacks(part: str, line: str, here: Path) -> None:
+def test_check_names_missing_members_of_a_custom_part(part: str, line: str, here: Path) -> None:
     with pytest.raises(ConfigError) as error:
         cli.run(["check", config(here, part)])
     assert line in str(error.value)
 
 
 @pytest.mark.parametrize("part", ["algorithm: {kind: 'parts:Unstarted'}", "noise: {kind: 'parts:Shared'}"])
-def test_a_run_reports_an_incomplete_part_on_one_rank_and_starts_nothing(part: str, here: Path) -> None:
+def test_run_reports_an_incomplete_part_on_one_rank_before_it_starts(part: str, here: Path) -> None:
     done = mpiexec(2, ["-m", "hpc_es.main", config(here, part)])
     assert done.status == 2 and "lacks" in done.stderr and "Traceback" not in done.stderr, str(done)

@@ -286,7 +286,7 @@ ITEM = {"n": np.array(1)}
         (ProblemDefaults(), "free", [[ITEM]], "cutting 'free' divides units of 3 jobs among chunks: set cutting"),
     ],
 )
-def test_a_wrong_number_of_learned_items_ends_the_run_with_both_numbers(
+def test_wrong_number_of_learned_items_ends_the_run_with_both_numbers(
     problem: ProblemDefaults, cutting: Any, learned: Sequence[Sequence[Arrays]], message: str
 ) -> None:
     algorithm = Learning(None, None, None, None, 7, learned)  # type: ignore[arg-type]
@@ -300,7 +300,7 @@ def test_a_wrong_number_of_learned_items_ends_the_run_with_both_numbers(
         generation.evaluate(chunk, lambda: None)
 
 
-def test_a_problem_that_does_not_combine_parts_reports_their_number() -> None:
+def test_problem_that_does_not_combine_parts_reports_their_number() -> None:
     assert ProblemDefaults().unit([ITEM]) is ITEM
     with pytest.raises(
         RunError, match=r"ProblemDefaults: expected 1 dict .* for each unit of jobs, found 2: return 1, or"
