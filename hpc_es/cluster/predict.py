@@ -129,7 +129,10 @@ def simulate_generation(
     `cut` determines the chunks of a round; a number is a fixed size.
     """
     workers = evaluators(ranks, "auto")
-    sizes = _fixed(population, cut) if isinstance(cut, int) else list(cut.sizes(population, len(workers)))
+    if isinstance(cut, int):
+        sizes = [min(cut, population - start) for start in range(0, population, cut)]
+    else:
+        sizes = list(cut.sizes(population, len(workers)))
     drawn = rng.choice(np.asarray(costs.lengths or (1,)), population)
     extras = rng.choice(np.asarray(costs.extras or (0.0,)), population)
     edges = np.cumsum([0, *sizes])
@@ -150,10 +153,6 @@ def simulate_generation(
         messages=rounds * rows + once,
         update=costs.prepare + costs.partial_update * population * rounds * share + costs.tell,
     )
-
-
-def _fixed(jobs: int, size: int) -> list[int]:
-    return [min(size, jobs - start) for start in range(0, jobs, size)]
 
 
 SIMULATED = 5  # least number of simulated generations

@@ -372,11 +372,8 @@ def _comparison(summaries: Mapping[str, JsonObject]) -> str:
     for name, summary in summaries.items():
         cells = [_statistics_cell(summary[column]) for column in COMPARED]
         table.append([name, f"{summary['finished']} of {summary['repetitions']}", *cells])
-    return aligned([[line[index] for index in _used_columns(table)] for line in table])
-
-
-def _used_columns(table: list[list[str]]) -> list[int]:
-    return [index for index in range(len(table[0])) if any(line[index] != "-" for line in table[1:])]
+    used = [index for index in range(len(table[0])) if any(line[index] != "-" for line in table[1:])]
+    return aligned([[line[index] for index in used] for line in table])
 
 
 def aligned(table: list[list[str]]) -> str:

@@ -199,18 +199,14 @@ def _updated(defaults: Settings, values: ConfigData, prefix: str, problems: list
         elif type(value) is type(defaults[name]):
             settings[name] = value
         else:
-            text = f"expected {_words(defaults[name])}, found {_value_text(value)}"
-            problems.append((prefix + name, text))
+            value_text = "c(...) or a dict" if isinstance(value, dict) else repr(value)
+            problems.append((prefix + name, f"expected {_words(defaults[name])}, found {value_text}"))
     return settings
 
 
 def _words(default: object) -> str:
     words = {bool: "True or False", int: "a whole number", float: "a number with a point or exponent, such as 1.0"}
     return {**words, str: 'a "text"', list: "a list in brackets", dict: "c(...)"}[type(default)]
-
-
-def _value_text(value: object) -> str:
-    return "c(...) or a dict" if isinstance(value, dict) else repr(value)
 
 
 def _task(settings: Settings, problems: list[ConfigProblem]) -> Settings:

@@ -23,7 +23,8 @@ class ConfigError(UserError):
 
     def __init__(self, problems: Sequence[tuple[str, str]]) -> None:
         self.problems = tuple(problems)
-        super().__init__("\n".join(_line(key, text) for key, text in self.problems))
+        lines = [text if not key or repr(key) in text else f"{key}: {text}" for key, text in self.problems]
+        super().__init__("\n".join(lines))
 
 
 class Problems(list[tuple[str, str]]):
@@ -44,10 +45,6 @@ class Problems(list[tuple[str, str]]):
         """Raise one ConfigError with all problems, if there are any or a stage has failed."""
         if self or self.failed:
             raise ConfigError(self)
-
-
-def _line(key: str, text: str) -> str:
-    return text if not key or repr(key) in text else f"{key}: {text}"
 
 
 class InUseError(UserError):

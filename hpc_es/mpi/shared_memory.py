@@ -151,7 +151,10 @@ class MappedMemory:
         size = count * dtype.itemsize
         descriptor = _create_file(size) if world.rank == node[0] and len(node) > 1 else None
         try:
-            locations = world.allgather(_bytes("" if descriptor is None else _location(descriptor)))
+            location = ""
+            if descriptor is not None:  # the inode detects a path that means another file in another container
+                location = f"{os.fstat(descriptor).st_ino} /proc/{os.getpid()}/fd/{descriptor}"
+            locations = world.allgather(_bytes(location))
             memory = _map_file(locations[node[0]].tobytes().decode(), size)
             is_mapped = world.allgather(_bytes("" if memory is None else "mapped"))
         finally:
@@ -188,11 +191,6 @@ def _create_file(size: int) -> int | None:
         os.ftruncate(descriptor, size)
         return descriptor
     return None
-
-
-def _location(descriptor: int) -> str:
-    """Return inode and path of an open file; the inode detects a path that means another file in another container."""
-    return f"{os.fstat(descriptor).st_ino} /proc/{os.getpid()}/fd/{descriptor}"
 
 
 def _map_file(location: str, size: int) -> mmap.mmap | None:

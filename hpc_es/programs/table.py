@@ -327,11 +327,15 @@ def shortened(program: str, task: CodingTask) -> str:
 
     In the result, no substring and no pair of characters can be removed; still shorter programs may exist.
     """
-    while (shorter := _without_substrings(program, task)) != program or (
-        shorter := _first_correct(_without_pairs(program), task) or program
-    ) != program:
+    while True:
+        shorter = _without_substrings(program, task)
+        if shorter == program:
+            pairs = combinations(range(len(program)), 2)
+            without_pairs = (program[:a] + program[a + 1 : b] + program[b + 1 :] for a, b in pairs)
+            shorter = _first_correct(without_pairs, task) or program
+        if shorter == program:
+            return program
         program = shorter
-    return program
 
 
 def _without_substrings(program: str, task: CodingTask) -> str:
@@ -341,11 +345,6 @@ def _without_substrings(program: str, task: CodingTask) -> str:
         ):
             program = shorter
     return program
-
-
-def _without_pairs(program: str) -> Iterable[str]:
-    for first, second in combinations(range(len(program)), 2):
-        yield program[:first] + program[first + 1 : second] + program[second + 1 :]
 
 
 def _first_correct(programs: Iterable[str], task: CodingTask) -> str | None:

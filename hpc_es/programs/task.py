@@ -156,7 +156,8 @@ ROOT = path_tree(PATHS)
 
 def hill_climb_score(tokens: Sequence[int]) -> tuple[float, bool]:
     """Return the reward and whether the target is reached: 1 per block along a path, a fraction for the next block."""
-    blocks = list(_blocks([token for token in tokens if token]))
+    used = [token for token in tokens if token]
+    blocks: list[Block] = [tuple(used[first : first + 3]) for first in range(0, len(used), 3)]
     node, points = ROOT, 0
     while points < len(blocks) and blocks[points] in node.children:
         node = node.children[blocks[points]]
@@ -167,11 +168,6 @@ def hill_climb_score(tokens: Sequence[int]) -> tuple[float, bool]:
         return points - len(blocks[points]) / 3, False
     nearest = min(_block_distance(block, blocks[points]) for block in node.children)
     return points + 1 - nearest / 12, False
-
-
-def _blocks(tokens: Sequence[int]) -> Iterator[Block]:
-    for first in range(0, len(tokens), 3):
-        yield tuple(tokens[first : first + 3])
 
 
 def _block_distance(first: Block, second: Block) -> int:

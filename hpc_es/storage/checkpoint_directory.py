@@ -68,7 +68,8 @@ class Store:
         NAME.damaged, with a warning. Raises CheckpointError if all are damaged (they are kept, so that the next start
         does not begin a new run), or if one is not from hpc_es or of a newer format.
         """
-        self._remove_leftovers()
+        for name in ("checkpoint_*.h5", BEST):
+            remove_leftovers(self.directory / name)
         damaged: list[tuple[Path, DamagedError]] = []
         for path in reversed(self.paths()):
             try:
@@ -94,10 +95,6 @@ class Store:
             if not self.directory.is_dir():
                 self.directory.mkdir(exist_ok=True)  # without parents: a missing run directory is an error
                 sync_directory(self.directory.parent)
-
-    def _remove_leftovers(self) -> None:
-        for name in ("checkpoint_*.h5", BEST):
-            remove_leftovers(self.directory / name)
 
 
 def find(path: Path, full: bool = True) -> Path:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -29,10 +29,9 @@ def verify_restored(template: State, restored: State, growing: bool = False) -> 
     If the state is `growing`, only the number of axes must agree. Raises CheckpointError with every array that is
     missing, unexpected or different.
     """
-    form = _growing_form if growing else _form
     problems = [
-        *_array_problems("shared", template.shared, restored.shared, form),
-        *_array_problems("master", template.master, restored.master, form),
+        *_array_problems("shared", template.shared, restored.shared, growing),
+        *_array_problems("master", template.master, restored.master, growing),
     ]
     if problems:
         raise CheckpointError("the checkpoint does not fit this algorithm and policy:\n  " + "\n  ".join(problems))
@@ -65,16 +64,12 @@ def _display(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _array_problems(group: str, template: Arrays, restored: Arrays, form: Callable[[Array], str]) -> Iterator[str]:
+def _array_problems(group: str, template: Arrays, restored: Arrays, growing: bool) -> Iterator[str]:
+    def form(array: Array) -> str:
+        shape = "?" * np.ndim(array) if growing else map(str, np.shape(array))
+        return f"{np.asarray(array).dtype}[{', '.join(shape)}]"
+
     for name in dict.fromkeys((*template, *restored)):
         expected, actual = (form(arrays[name]) if name in arrays else "nothing" for arrays in (template, restored))
         if expected != actual:
             yield f"{group}/{name}: expected {expected}, found {actual} in the checkpoint"
-
-
-def _form(array: Array) -> str:
-    return f"{np.asarray(array).dtype}[{', '.join(map(str, np.shape(array)))}]"
-
-
-def _growing_form(array: Array) -> str:
-    return f"{np.asarray(array).dtype}[{', '.join('?' * np.ndim(array))}]"

@@ -57,15 +57,11 @@ def _from_hdf5(path: Path) -> list[SavedLayer]:
     with h5py.File(path) as file:
         config = json.loads(file.attrs["model_config"])
         groups = file["model_weights"]
-        weights = {
-            name: tuple(np.asarray(groups[name][_text(part)]) for part in groups[name].attrs["weight_names"])
-            for name in groups
-        }
+        weights = {}
+        for name, group in groups.items():
+            parts = [part.decode() if isinstance(part, bytes) else part for part in group.attrs["weight_names"]]
+            weights[name] = tuple(np.asarray(group[part]) for part in parts)
     return _layers(config, weights)
-
-
-def _text(name: str | bytes) -> str:
-    return name.decode() if isinstance(name, bytes) else name
 
 
 def _layers(config: JsonObject, weights: Mapping[str, tuple[Array, ...]]) -> list[SavedLayer]:

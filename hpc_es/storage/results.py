@@ -90,7 +90,8 @@ def repetitions_text(path: Path) -> str:
     """Return the entries of `listed` as text, with the planned number of repetitions."""
     entries, planned = listed(path), repetitions(path)
     of = "" if planned is None else f" of {planned}"
-    lines = [f"{path} holds repetitions, {len(entries)}{of} begun:", *(_line(entry) for entry in entries)]
+    lines = [f"{path} holds repetitions, {len(entries)}{of} begun:"]
+    lines += ["  ".join([f"  {Path(entry['path']).name}", *_parts(entry)]) for entry in entries]
     return "\n".join(lines) + "\n"
 
 
@@ -110,10 +111,6 @@ def _entry(run: Path) -> JsonObject:
         status = {}
     status = {**status, "status": run_state(run)["state"]} if isinstance(status, dict) and "status" in status else {}
     return {"path": str(run), **{name: status.get(name) for name in STATUS_FIELDS}}
-
-
-def _line(entry: JsonObject) -> str:
-    return "  ".join([f"  {Path(entry['path']).name}", *_parts(entry)])
 
 
 def _parts(entry: JsonObject) -> Iterator[str]:

@@ -172,10 +172,6 @@ class Parameter:
         elif self.initial is not None and not self.low <= self.initial <= self.high:
             yield "initial", f"is {self.initial:g}: expected a number from {self.low:g} to {self.high:g}"
 
-    def to_scale(self) -> ParameterScale:
-        """Return the scale from low to high."""
-        return ParameterScale(self.low, self.high, self.scale == "log")
-
 
 @options
 class BoundsOptions:
@@ -269,7 +265,10 @@ class SearchOptions:
         """Return the mapping from search vectors to vectors of the objective."""
         bounds, size = self.bounds, self.size
         if self.parameters:
-            scales = {name: parameter.to_scale() for name, parameter in self.parameters.items()}
+            scales = {
+                name: ParameterScale(parameter.low, parameter.high, parameter.scale == "log")
+                for name, parameter in self.parameters.items()
+            }
             return named_coordinates(scales, bounds.keep, bounds.penalty_weight)
         return bounded_coordinates(size, bounds.low, bounds.high, bounds.keep, bounds.penalty_weight)
 
