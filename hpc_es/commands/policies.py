@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 from hpc_es.commands import TRUST
 from hpc_es.core.arguments import seed, whole_number
-from hpc_es.core.data import JsonObject
 from hpc_es.core.errors import UserError
 
 if TYPE_CHECKING:
+    from hpc_es.core.data import JsonObject
     from hpc_es.report.export import ExportOptions
     from hpc_es.report.saved_policy import StoredPolicy
 

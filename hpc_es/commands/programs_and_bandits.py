@@ -7,11 +7,14 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hpc_es.commands import TRUST
 from hpc_es.core.arguments import whole_number
-from hpc_es.core.data import JsonObject
 from hpc_es.core.errors import UserError
+
+if TYPE_CHECKING:
+    from hpc_es.core.data import JsonObject
 
 CONTEXT = 12  # characters on both sides of the executed one, in a trace
 CELLS = 8  # memory cells in a line of a trace

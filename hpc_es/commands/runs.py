@@ -14,9 +14,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpc_es.core.data import JsonObject
-
 if TYPE_CHECKING:
+    from hpc_es.core.data import JsonObject
     from hpc_es.storage.checkpoint import Increment, Snapshot
 
 

@@ -77,7 +77,7 @@ def test_other_versions_or_processors_have_separate_cache_files(monkeypatch: pyt
         with monkeypatch.context() as patch:
             patch.setattr(stepping_cache, "_version", lambda name, package=package: "0" if name == package else "1")
             names.add(stepping_cache.platform_fingerprint.__wrapped__())
-    monkeypatch.setattr(stepping_cache.processor, "fingerprint", lambda: "another")
+    monkeypatch.setattr(stepping_cache, "processor_fingerprint", lambda: "another")
     names.add(stepping_cache.platform_fingerprint.__wrapped__())
     assert len(names) == 5
 
