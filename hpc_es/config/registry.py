@@ -19,7 +19,7 @@ import re
 import sys
 import sysconfig
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
@@ -134,6 +134,40 @@ def _load_user_kind(package: str, kind: str) -> Any:
         text = "made with @options of hpc_es.extend, with a field kind"
         raise ConfigError([("kind", f"expected Options of {kind!r} to be {text}, found {options!r}")])
     return user_kind
+
+
+# Functions of the user.
+
+
+def import_function(text: str, key: str, example: str = "my_model:cost") -> Callable[..., object]:
+    """Import the function `module:attribute` that a config key names; ConfigError if that is not possible."""
+    module, _, attribute = text.partition(":")
+    if not module or not attribute:
+        raise ConfigError([(key, f"expected module:function such as {example}, found {text!r}")])
+    function: object = _import_module(module, key)
+    for name in attribute.split("."):
+        if not hasattr(function, name):
+            callables = [item for item in vars(function) if callable(getattr(function, item, None)) and item[0] != "_"]
+            has = ", ".join(callables) or "no function"
+            raise ConfigError([(key, f"there is no {name!r} in {module} (it has: {has})")])
+        function = getattr(function, name)
+    if not callable(function):
+        raise ConfigError([(key, f"expected a function, found {text!r} to be of type {type(function).__name__}")])
+    return function
+
+
+def _import_module(module: str, key: str) -> ModuleType:
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            text = f"the module {module!r} imports {error.name!r}, which is not installed"
+            raise ConfigError([(key, text)]) from error
+        searched = f"{Path.cwd()}, the config's directory and the installed packages"
+        raise ConfigError([(key, f"there is no module {module!r} (searched: {searched})")]) from None
+    except Exception as error:  # of the user's code
+        text = f"the module {module!r} fails when it is imported: {type(error).__name__}: {error}"
+        raise ConfigError([(key, text)]) from error
 
 
 # Directories of the user's modules.

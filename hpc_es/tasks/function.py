@@ -19,7 +19,7 @@ from typing import Literal
 import numpy as np
 
 from hpc_es.config.options import Natural, option, options
-from hpc_es.config.registry import config_directory, source_hash
+from hpc_es.config.registry import config_directory, import_function, source_hash
 from hpc_es.core.data import ConfigData, Float64
 from hpc_es.core.errors import ConfigError, Problems
 from hpc_es.core.interfaces import Offers, Searched
@@ -27,7 +27,7 @@ from hpc_es.core.keys import Keys
 from hpc_es.core.policy import Policy
 from hpc_es.tasks.functions.options import Bounds, ConfigProblem, Coordinates, SearchOptions, limits
 from hpc_es.tasks.functions.problem import ObjectiveProblem
-from hpc_es.tasks.functions.python_evaluator import KEY, Evaluator, PythonEvaluator, import_function, objective
+from hpc_es.tasks.functions.python_evaluator import KEY, Evaluator, PythonEvaluator, objective
 
 RANDOM = "random"
 SUFFIXES = (".npy", ".json", ".txt")

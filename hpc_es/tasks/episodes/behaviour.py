@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from hpc_es.config.options import Natural, option, options
+from hpc_es.config.registry import import_function
 from hpc_es.core.data import Array, Float64
 from hpc_es.core.errors import ConfigError, nearest
 from hpc_es.tasks.episodes.environments import Environment, Info
 from hpc_es.tasks.episodes.infos import random_episode
-from hpc_es.tasks.functions.python_evaluator import import_function
 
 KEY = "task.behaviour"
 

@@ -8,7 +8,6 @@ The current directory and the config's directory are importable: they are append
 from __future__ import annotations
 
 import hashlib
-import importlib
 import inspect
 import json
 import math
@@ -17,7 +16,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
 from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -85,37 +83,6 @@ class Objective:
         """Return the keywords of a call: arguments, named parameters, and the seed if the function takes one."""
         named = dict(zip(self.names, values, strict=True)) if self.names else {}
         return {**self.arguments, **named, **({SEED: seed} if self.takes_seed else {})}
-
-
-def import_function(text: str, key: str) -> Callable[..., object]:
-    """Import the function `module:attribute` that a config key names; ConfigError if that is not possible."""
-    module, _, attribute = text.partition(":")
-    if not module or not attribute:
-        raise ConfigError([(key, f"expected module:function such as my_model:cost, found {text!r}")])
-    function: object = _import_module(module, key)
-    for name in attribute.split("."):
-        if not hasattr(function, name):
-            callables = [item for item in vars(function) if callable(getattr(function, item, None)) and item[0] != "_"]
-            has = ", ".join(callables) or "no function"
-            raise ConfigError([(key, f"there is no {name!r} in {module} (it has: {has})")])
-        function = getattr(function, name)
-    if not callable(function):
-        raise ConfigError([(key, f"expected a function, found {text!r} to be of type {type(function).__name__}")])
-    return function
-
-
-def _import_module(module: str, key: str) -> ModuleType:
-    try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-            text = f"the module {module!r} imports {error.name!r}, which is not installed"
-            raise ConfigError([(key, text)]) from error
-        searched = f"{Path.cwd()}, the config's directory and the installed packages"
-        raise ConfigError([(key, f"there is no module {module!r} (searched: {searched})")]) from None
-    except Exception as error:  # of the user's code
-        text = f"the module {module!r} fails when it is imported: {type(error).__name__}: {error}"
-        raise ConfigError([(key, text)]) from error
 
 
 def objective(

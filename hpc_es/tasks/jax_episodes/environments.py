@@ -22,11 +22,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hpc_es.config.registry import import_function
 from hpc_es.core import extras
 from hpc_es.core.data import Actions, Box, Discrete, MultiDiscrete, ObservationSpec, Spaces, flat_observations
 from hpc_es.core.errors import ConfigError, nearest
 from hpc_es.core.quiet import take_mujoco_warnings
-from hpc_es.tasks.functions.python_evaluator import import_function
 
 MEMBERS = ("reset", "step", "observations", "actions", "limit")
 KEY = "threefry2x32"  # explicit, since users can change JAX's default

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hpc_es.config.registry import import_function
 from hpc_es.core.errors import ConfigError
-from hpc_es.tasks.functions.python_evaluator import KEY, Objective, import_function, objective
+from hpc_es.tasks.functions.python_evaluator import KEY, Objective, objective
 
 MODULE = """
 import numpy as np
