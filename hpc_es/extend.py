@@ -100,6 +100,7 @@ from hpc_es.core.population import Directions, Explicit, Layout, Noise, Perturbe
 from hpc_es.noise import BlockNoise
 from hpc_es.policies.networks.feed_forward import FeedForwardPolicy
 from hpc_es.policies.networks.heads import ActionHead, Head, normalise, normalised, require_flat
+from hpc_es.policies.networks.network import Network
 from hpc_es.tasks.problems import ProblemDefaults, VectorProblemDefaults, VectorTask
 
 __all__ = [  # noqa: RUF022  (in the order of the groups above)
@@ -108,6 +109,7 @@ __all__ = [  # noqa: RUF022  (in the order of the groups above)
     "Algorithm",
     "GradientAlgorithm",
     "Needs",
+    "Network",
     "Noise",
     "Offers",
     "Policy",

@@ -63,9 +63,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.tensorflow)
 
 
+def kinds_of(item: pytest.Item) -> list[Any]:
+    """Return the parameters of a test."""
+    return list(item.callspec.params.values()) if hasattr(item, "callspec") else []
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Set TensorFlow up as a rank does, whichever of these tests comes first: its threads are chosen only once."""
-    if "jax_episodes" in item.name and importlib.util.find_spec("jax") is None:
+    computes_with_jax = "jax_episodes" in item.name or "network" in kinds_of(item)
+    if computes_with_jax and importlib.util.find_spec("jax") is None:
         pytest.skip("JAX is not installed here: make test-jax")
     if "atari" in item.name and importlib.util.find_spec("ale_py") is None:
         pytest.skip("ale-py is not installed here")

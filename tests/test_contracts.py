@@ -86,6 +86,7 @@ EXAMPLES: dict[tuple[str, str], dict[str, Any]] = {
         "task": {"kind": "bandits", "observation_normalization": {"enabled": True, "probability": 1.0}},
         "policy": {"kind": "mlp", "hidden_dims": [5]},
     },
+    ("policies", "network"): {"policy": {"kind": "network", "network": "tests.helpers.own_networks:recurrent"}},
     ("tasks", "jax_episodes"): {
         "task": {
             **{"kind": "jax_episodes", "env_id": "tests.helpers.jax_walk:walk", "lanes": 3, "jobs_per_call": 4},

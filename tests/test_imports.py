@@ -17,6 +17,7 @@ from hpc_es.config.loading import validate
 from hpc_es.config.resolved import dump_json
 
 COMPILED = {"jax", "jaxlib", "gymnax", "brax", "mujoco_playground", "jumanji", "craftax"}
+JAX_NETWORKS = {"policies/networks/jax_actors.py", "policies/networks/jax_networks.py"}  # imported once JAX is set up
 ROOT = Path(hpc_es.__file__).parent
 FILES = {file.relative_to(ROOT).as_posix(): file for file in sorted(ROOT.rglob("*.py"))}
 EXAMPLE = {
@@ -75,19 +76,22 @@ def test_libraries_are_imported_only_in_their_modules(file: str) -> None:
     assert not top & {"tensorboard", "mlflow", "wandb"}
     if "tensorflow" not in Path(file).name:
         assert not top & {"tensorflow", "keras"}
-    if Path(file).parent != Path("tasks/jax_episodes") and file != "devices/jax_setup.py":
+    if Path(file).parent != Path("tasks/jax_episodes") and file not in {"devices/jax_setup.py", *JAX_NETWORKS}:
         assert not result & COMPILED
+    if file not in JAX_NETWORKS:
+        assert not result & {"flax", "equinox"}
     assert not top & {"pydantic", "mpi4py", "gym", "shimmy", *(COMPILED - {"jax"})}
 
 
-def test_jax_is_imported_when_a_compiled_task_is_built() -> None:
+def test_jax_is_imported_when_a_compiled_task_or_network_is_built() -> None:
     """It reads its threads and its platform from the environment: `devices/jax_setup.py` comes first."""
     tops = {name(file): at_the_top(file) for file in FILES}
     with_jax = {module for module, top in tops.items() if "jax" in libraries(top)}
     while more := {module for module, top in tops.items() if top & with_jax} - with_jax:
         with_jax |= more
     folder = "hpc_es.tasks.jax_episodes"
-    assert with_jax == {f"{folder}.{name}" for name in ("environments", "program", "rollout")}
+    networks = {name(file) for file in JAX_NETWORKS}
+    assert with_jax == {f"{folder}.{name}" for name in ("environments", "program", "rollout")} | networks
 
 
 # The floors of the house, from the ground up: a module imports from its own floor and those below.

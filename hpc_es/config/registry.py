@@ -55,7 +55,11 @@ MODULES: Mapping[Package, Mapping[str, str]] = {
         "jax_episodes": "hpc_es.tasks.jax_episodes",
         "programs": "hpc_es.programs.task",
     },
-    "policies": {"lstm": "hpc_es.policies.lstm", "mlp": "hpc_es.policies.mlp"},
+    "policies": {
+        "lstm": "hpc_es.policies.lstm",
+        "mlp": "hpc_es.policies.mlp",
+        "network": "hpc_es.policies.network",
+    },
     "noise": {"counter": "hpc_es.noise.counter", "table": "hpc_es.noise.table"},
 }
 

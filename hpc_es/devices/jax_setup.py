@@ -35,6 +35,7 @@ FLAGS = {
     "gpu": ("--xla_gpu_exclude_nondeterministic_ops=true", "--xla_gpu_autotune_level=0"),
 }
 NVIDIA = Path("/proc/driver/nvidia/gpus")
+_platforms: list[Platform] = []  # that JAX was set up for in this process
 TASKS = Path("/proc/self/task")
 
 
@@ -61,7 +62,13 @@ def jax_on(platform: Platform) -> Any:
         device = _first_device(jax, platform)
     if is_available:
         require_device(platform, device)
+    _platforms.append(platform)
     return jax
+
+
+def configured_jax() -> Any:
+    """Return JAX as this process has set it up, such as for a task on a GPU, otherwise on the CPU."""
+    return jax_on(_platforms[0] if _platforms else "cpu")
 
 
 def require_device(platform: Platform, device: str) -> None:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from hpc_es.algorithms.actor_critic.episodes import SamplingActor
 from hpc_es.config import registry
-from hpc_es.config.options import Options
+from hpc_es.config.options import Options, field_hints
 from hpc_es.config.registry import module
 from hpc_es.config.resolved import check_trust, completed, named_user_kinds, parse_resolved, plain_data
 from hpc_es.config.schema import Config
@@ -116,6 +116,12 @@ def with_changes(options: Changed, **changes: object) -> Changed:
     return dataclasses.replace(options, **{name: value for name, value in changes.items() if name in known})
 
 
+def _has_numpy_backend(options: Any) -> bool:
+    """Return whether `backend` may be numpy, or text of any kind."""
+    choices = get_args(field_hints(type(options)).get("backend"))
+    return not choices or "numpy" in choices
+
+
 def read_policy(path: Path, which: Which | None = None, trust: bool = False) -> StoredPolicy:
     """Return the policy of a run or checkpoint with the best or the last theta.
 
@@ -215,7 +221,8 @@ class LoadedPolicy:
         wrappers: AppliedWrappers | None = None,
         rng: np.random.Generator | None = None,
     ) -> None:
-        self.source, self.policy = source, source.policy(task.spaces, backend="numpy")
+        changes = {"backend": "numpy"} if _has_numpy_backend(source.config.policy) else {}
+        self.source, self.policy = source, source.policy(task.spaces, **changes)
         self._task, self.wrappers, self._rng = task, wrappers, rng
         self._actors: list[Actor] = []
         self._rows = 0

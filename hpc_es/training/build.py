@@ -117,8 +117,10 @@ def info_mismatches(config: Config) -> Iterator[ConfigProblem]:
 
 def missing_for_policy(config: Config) -> Iterator[ConfigProblem]:
     """Yield a problem if the backend of the policy is not installed."""
-    if getattr(config.policy, "backend", "") == "tensorflow" and (tensorflow := missing_text("tensorflow")):
-        yield "policy.backend", f"is tensorflow, which needs {tensorflow}, or choose numpy"
+    backend = getattr(config.policy, "backend", "")
+    if backend in ("jax", "tensorflow") and (missing := missing_text(backend)):
+        other = "" if config.policy.kind == "network" else ", or choose numpy"
+        yield "policy.backend", f"is {backend}, which needs {missing}{other}"
 
 
 def missing_for_algorithm(config: Config) -> Iterator[ConfigProblem]:

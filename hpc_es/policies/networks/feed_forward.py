@@ -1,4 +1,4 @@
-"""Options of all networks, and the base class of custom policies without memory."""
+"""Options of networks, and the base class of custom policies without memory."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ from hpc_es.policies.networks.heads import ActionBounds, ActionHead, normalise
 
 
 @options
-class Options:
-    """`policy:` with a network; each kind overrides `kind` and `hidden_dims`."""
+class PolicyOptions:
+    """`policy:` with a network of any kind; each kind overrides `kind`."""
 
     kind: str = option("name of the policy")
-    hidden_dims: tuple[Count, ...] = option("number of units of each hidden layer")
     action_noise_std: NonNegative = option(
         "standard deviation of normal noise added to Box actions in training episodes", 0.0
     )
@@ -29,10 +28,10 @@ class Options:
         "number of equidistant values of each action dimension; null: continuous", None
     )
     action_bounds: ActionBounds = option(
-        "method that keeps Box actions within their bounds: clip, or squash (tanh of the outputs, scaled to the bounds)",
+        "method that keeps Box actions within their bounds: clip, or squash (tanh of the outputs, scaled to the "
+        "bounds)",
         "clip",
     )
-    backend: Literal["numpy", "tensorflow"] = option("library that computes the actions", "numpy")
     init_from: str | None = option(
         "run directory, checkpoint or Keras file (.keras, .h5) with the initial theta; null: random initial theta",
         None,
@@ -57,6 +56,14 @@ class Options:
             yield from unused(self, ("action_bounds",), f"action_bins is {self.action_bins}")
         if self.init_from is None:
             yield from unused(self, ("init_observations", "init_optimizer"), "init_from is null")
+
+
+@options
+class Options(PolicyOptions):
+    """`policy:` of the kinds that are implemented in NumPy and TensorFlow; each overrides `hidden_dims`."""
+
+    hidden_dims: tuple[Count, ...] = option("number of units of each hidden layer")
+    backend: Literal["numpy", "tensorflow"] = option("library that computes the actions", "numpy")
 
 
 class FeedForwardPolicy(ABC):

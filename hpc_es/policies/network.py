@@ -1,0 +1,186 @@
+"""`policy: {kind: network}`: a custom network.
+
+    policy: {kind: network, network: "my_net:build"}
+
+`build(observations, outputs, **network_kwargs)` gets the shape and dtype of an observation (`ObservationSpec`) and the
+number of outputs that the action space needs, and returns a network: see `networks/jax_networks.py`. If it has a
+parameter `seed`, this is a whole number for the random numbers of the initial parameters.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import os
+import random
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from hpc_es.config.options import Count, option, options
+from hpc_es.config.registry import config_directory, import_function, source_hash
+from hpc_es.core.data import Box, Float32, Normaliser, ObservationSpec, Spaces
+from hpc_es.core.errors import ConfigError
+from hpc_es.core.extras import missing_text
+from hpc_es.core.failures import failure_from_error
+from hpc_es.core.policy import Actor, Pure
+from hpc_es.core.population import Population
+from hpc_es.devices.jax_setup import configured_jax, jax_on
+from hpc_es.policies.networks.compiled_actor import CompiledActor, CompiledCall
+from hpc_es.policies.networks.feed_forward import PolicyOptions
+from hpc_es.policies.networks.heads import ActionHead, Head
+from hpc_es.policies.networks.network import KEY, Backend, Network
+
+FILE_SUFFIX = ".keras"
+SEED = "seed"
+PASSED = ("observations", "outputs", SEED)  # arguments of the builder that network_kwargs cannot set
+
+
+@options
+class Options(PolicyOptions):
+    """`policy:` with `kind: network`."""
+
+    kind: Literal["network"] = option("name of the policy", "network")
+    network: str = option("'my_module:build', a function that returns a network, or a .keras file with one")
+    network_kwargs: Mapping[str, Any] = option("further keywords of the function", default_factory=dict)
+    backend: Backend = option("library that computes the network", "jax")
+    candidates_per_call: Count = option(
+        "number of candidates that are computed together; results depend on it, not on chunks or ranks", 16
+    )
+    frozen: bool = option(
+        "whether statistics that only training updates, such as those of BatchNorm, are taken as constants", False
+    )
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        """Yield (key, text) for keywords that the function cannot get."""
+        for name in PASSED:
+            if name in self.network_kwargs:
+                yield "network_kwargs", f"has {name!r}, which hpc_es passes itself: remove it"
+
+
+class NetworkPolicy:
+    """Normalisation of the observations, a network, an action head."""
+
+    rows_are_independent = True
+
+    def __init__(self, options: Options, spaces: Spaces, network: Network, head: Head) -> None:
+        self.options, self.spaces, self.network, self.head = options, spaces, network, head
+        self.layout = network.layout
+        self.action_noise_std = options.action_noise_std
+        self.candidates_per_call = options.candidates_per_call
+
+    def initial(self, rng: np.random.Generator) -> Float32:
+        return self.network.initial(rng)
+
+    @cached_property
+    def _call(self) -> CompiledCall:
+        jax_on("cpu")
+        from hpc_es.policies.networks.jax_actors import JaxCall
+
+        return JaxCall(self.network, self.candidates_per_call)
+
+    def bind(self, parameters: Population, normaliser: Normaliser | None) -> Actor:
+        return self.bind_with(self.head, parameters, normaliser)
+
+    def bind_with(self, head: ActionHead, parameters: Population, normaliser: Normaliser | None) -> Actor:
+        """Return an actor with another head, such as one that samples actions."""
+        return CompiledActor(self._call, parameters, head, normaliser)
+
+    def pure(self, xp: Any) -> Pure:
+        def parameters(theta: Any) -> Any:
+            return self.layout.split(theta, xp.reshape)
+
+        def apply(parameters: Any, memory: Any, observation: Any) -> tuple[Any, Any]:
+            outputs, after = self.network.apply(parameters, memory, observation)
+            return after, self.head.pure(xp, outputs.astype(np.float32))
+
+        return Pure(parameters, apply, self.network.memory())
+
+
+def build(options: Options, spaces: Spaces) -> NetworkPolicy:
+    """Return the policy; ConfigError if the network cannot be built or does not fit the spaces."""
+    head = Head.of(spaces.actions, options.action_bins, options.action_bounds)
+    _prepare_backend(options.backend)
+    function = _builder(options, spaces.observations, head.outputs)
+    from hpc_es.policies.networks import jax_networks
+
+    network = jax_networks.jax_network(function, options.network, spaces.observations, options.frozen)
+    jax_networks.check(network, options.network, spaces.observations, head.outputs, _outputs_text(spaces, head))
+    return NetworkPolicy(options, spaces, network, head)
+
+
+def _outputs_text(spaces: Spaces, head: Head) -> str:
+    """Return a description of the outputs, for messages."""
+    if not isinstance(spaces.actions, Box):
+        return f"a logit for each action of {spaces.actions}"
+    actions = len(spaces.actions.low)
+    return f"a Box of {actions}" + (f", {head.bins} bins each" if head.bins else "")
+
+
+def _prepare_backend(backend: Backend) -> None:
+    """Set up the library and Keras' backend, before the module of the user imports them."""
+    if backend != "jax":
+        text = f"is {backend}: expected jax, because networks in TensorFlow are not supported yet"
+        raise ConfigError([("policy.backend", text)])
+    if text := missing_text("jax"):
+        raise ConfigError([("policy.backend", f"is jax, which needs {text}")])
+    configured_jax()
+    if "keras" not in sys.modules:
+        os.environ["KERAS_BACKEND"] = backend
+
+
+def _builder(options: Options, observations: ObservationSpec, outputs: int) -> Callable[[int], Any]:
+    """Return a function from a seed to the network that the user's function returns."""
+    if options.network.endswith(FILE_SUFFIX):
+        from hpc_es.policies.networks.keras_networks import load_model
+
+        path = config_directory() / options.network
+        return lambda seed: load_model(path)
+    function = import_function(options.network, KEY, "my_net:build")
+    keywords = {**options.network_kwargs}
+    takes_seed = _takes_seed(function)
+
+    def call(seed: int) -> Any:
+        _seed_generators(seed)
+        try:
+            return function(observations, outputs, **keywords, **({SEED: seed} if takes_seed else {}))
+        except ConfigError:
+            raise
+        except Exception as error:  # of the user's code
+            text = f"{options.network} fails for observations {observations} and {outputs} outputs"
+            raise ConfigError([(KEY, f"{text}: {failure_from_error(error).text}")]) from error
+
+    return call
+
+
+def _takes_seed(function: Callable[..., Any]) -> bool:
+    try:
+        return SEED in inspect.signature(function).parameters
+    except (ValueError, TypeError):  # compiled functions may have none
+        return False
+
+
+def _seed_generators(seed: int) -> None:
+    """Seed the generators that Keras and NumPy code use, so that every rank builds the same network.
+
+    The counters in the names of Keras layers start again, too. `keras.utils.set_random_seed` would load TensorFlow.
+    """
+    random.seed(seed)
+    np.random.seed(seed)
+    if (keras := sys.modules.get("keras")) is not None:
+        dtypes = keras.config.dtype_policy()
+        keras.utils.clear_session(free_memory=False)
+        keras.config.set_dtype_policy(dtypes)
+
+
+def sources(section: Mapping[str, Any], directory: Path) -> dict[str, str]:
+    """Return the SHA-256 of the module that builds the network, which is not imported, or of the Keras file."""
+    name = str(section.get("network", ""))
+    if not name.endswith(FILE_SUFFIX):
+        return {name: source_hash(name)}
+    path = directory / name
+    return {name: hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""}

@@ -1,0 +1,96 @@
+"""The actor of compiled networks, which evaluates candidates in calls of a fixed size.
+
+A row's bits depend on its parameters, its observation and the size of the call, but neither on its position in the call
+nor on the other rows. Therefore all calls have the same size, and the last one is padded with copies of the last row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from hpc_es.core.data import Array, Float32, Normaliser
+from hpc_es.core.population import Layout, Population
+from hpc_es.policies.networks.heads import ActionHead, normalise
+
+
+class CompiledCall(Protocol):
+    """A network compiled for a fixed number of candidates, `size`. Arrays of the library are not interpreted."""
+
+    size: int
+    layout: Layout  # of the parameters
+    memory: Sequence[Array]  # leaves of the memory at the start of an episode, [*shape]
+
+    def load(self, parts: Mapping[str, Float32]) -> Any:
+        """Return parameters, float32[size, *shape] by name, as arrays of the library."""
+        ...
+
+    def step(self, parameters: Any, memory: Sequence[Any], observations: Array) -> tuple[Any, Sequence[Any]]:
+        """Return the outputs, float32[size, outputs], and the next memory; observations are [size, *shape].
+
+        The result may be computed later; `np.asarray` waits for it.
+        """
+        ...
+
+
+class CompiledActor:
+    """Computes the actions of all rows, one row per job, in ceil(rows / size) calls per step."""
+
+    def __init__(
+        self, call: CompiledCall, parameters: Population, head: ActionHead, normaliser: Normaliser | None
+    ) -> None:
+        self._call, self._head, self._normaliser = call, head, normaliser
+        rows = len(parameters)
+        self._parts = {
+            name: np.asarray(parameters.elements(start, stop), np.float32).reshape(rows, *call.layout.shapes[name])
+            for name, (start, stop) in call.layout.spans.items()
+        }
+        self._bind(rows, [np.repeat(leaf[np.newaxis], rows, axis=0) for leaf in call.memory])
+
+    def _bind(self, rows: int, memory: Sequence[Array]) -> None:
+        """Divide the rows into calls; leaves of the memory are [rows, *shape]."""
+        size = self._call.size
+        calls = -(-rows // size)
+        self._rows = rows
+        self._padding = np.minimum(np.arange(calls * size), rows - 1)
+        self._spans = [slice(start, start + size) for start in range(0, calls * size, size)]
+        rows_of_calls = [self._padding[span] for span in self._spans]
+        self._parameters = [
+            self._call.load({name: part[rows] for name, part in self._parts.items()}) for rows in rows_of_calls
+        ]
+        self._memory: list[list[Any]] = [[leaf[rows] for leaf in memory] for rows in rows_of_calls]
+
+    def act(self, observations: Array) -> Array:
+        if self._normaliser is not None:
+            observations = normalise(observations.astype(np.float32), self._normaliser)
+        padded = observations if len(self._padding) == self._rows else observations[self._padding]
+        outputs = []
+        for index, span in enumerate(self._spans):
+            output, memory = self._call.step(self._parameters[index], self._memory[index], padded[span])
+            outputs.append(output)
+            self._memory[index] = list(memory)
+        return self._head.actions(np.concatenate([np.asarray(output) for output in outputs])[: self._rows])
+
+    def keep(self, rows: npt.NDArray[np.intp]) -> None:
+        memory = [leaf[rows] for leaf in self.memory()]
+        self._parts = {name: part[rows] for name, part in self._parts.items()}
+        self._bind(len(rows), memory)
+
+    def memory(self) -> list[Array]:
+        """Return the leaves of the memory of all rows, [rows, *shape]."""
+        leaves = range(len(self._call.memory))
+        return [np.concatenate([np.asarray(memory[leaf]) for memory in self._memory])[: self._rows] for leaf in leaves]
+
+    def remember(self, memory: Sequence[Array]) -> None:
+        """Set the memory to that of another actor of the policy with as many rows."""
+        self._memory = [[leaf[self._padding[span]] for leaf in memory] for span in self._spans]
+
+    def restart(self, row: int) -> None:
+        index, position = divmod(row, self._call.size)
+        for leaf, initial in enumerate(self._call.memory):
+            changed = np.array(self._memory[index][leaf])
+            changed[position] = initial
+            self._memory[index][leaf] = changed

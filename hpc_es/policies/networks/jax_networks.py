@@ -1,0 +1,277 @@
+"""Networks in JAX: what a builder may return, as a `Network`. Set up JAX before importing this.
+
+| returned by the builder | parameters | memory |
+|---|---|---|
+| a pair of functions `(init, apply)` | `init(key)`: a tree | none |
+| an object with `init`, `memory`, `apply` | `init(key)`: a tree | `memory()`: a tree |
+| a flax.linen module | the collection `params` | none |
+| a flax.nnx module | variables of type `nnx.Param` | none |
+| an equinox module | floating-point arrays | none |
+| a Keras model on the JAX backend | trainable variables | inputs after the first one |
+| a `Network` | as it declares | as it declares |
+
+Parameters are named by their path in the tree, such as "layers/0/kernel". Leaves of a tree that are not arrays, such as
+activation functions, are constants.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hpc_es.core.data import Array, Float32, ObservationSpec
+from hpc_es.core.errors import ConfigError
+from hpc_es.core.failures import failure_from_error
+from hpc_es.core.policy import Tree
+from hpc_es.core.population import Layout
+from hpc_es.policies.networks.keras_networks import KerasNetwork
+from hpc_es.policies.networks.network import KEY, STATISTICS, Backend, Network
+
+EXPECTED = (
+    "a pair (init, apply) of functions, an object with init, memory and apply, or a module of flax, equinox or Keras"
+)
+Build = Callable[[int], Any]  # seed -> what the builder returns
+
+
+@dataclass(frozen=True)
+class TreeFunctions:
+    """A network whose parameters are a tree."""
+
+    init: Callable[[int], Any]  # seed -> tree of parameters
+    apply: Callable[[Any, Any, Any], tuple[Any, Any]]  # (tree, memory, observation) -> (outputs, memory)
+    memory: Callable[[], Any] = tuple
+
+
+class TreeNetwork:
+    """A `Network` of functions of a tree."""
+
+    backend: Backend = "jax"
+
+    def __init__(self, functions: TreeFunctions, name: str) -> None:
+        """Raise ConfigError if a parameter is not floating-point; `name` is the builder's name in messages."""
+        self._functions, self._name = functions, name
+        leaves, self._tree = jax.tree.flatten(_call(name, "init", functions.init, 0))
+        self._constants = [None if _is_array(leaf) else leaf for leaf in leaves]
+        arrays = _named_arrays(name, jax.tree.unflatten(self._tree, leaves))
+        self._dtypes = {path: array.dtype for path, array in arrays.items()}
+        self.layout = Layout({path: array.shape for path, array in arrays.items()})
+        self._memory = jax.tree.map(np.asarray, _call(name, "memory", functions.memory))
+
+    def initial(self, rng: np.random.Generator) -> Float32:
+        """Return the parameters of a new tree, float32[layout.size]."""
+        arrays = _named_arrays(self._name, _call(self._name, "init", self._functions.init, int(rng.integers(2**31))))
+        if {path: array.shape for path, array in arrays.items()} != self.layout.shapes:
+            text = f"{self._name} returns parameters of other names or shapes when it is called again"
+            raise ConfigError([(KEY, f"{text}: expected the same for every random key")])
+        return self.layout.join(arrays)
+
+    def memory(self) -> Tree:
+        """Return the initial memory."""
+        memory: Tree = self._memory
+        return memory
+
+    def apply(self, parameters: Mapping[str, Array], memory: Tree, observation: Array) -> tuple[Array, Tree]:
+        """Apply the function to the tree, whose arrays have the dtypes that the builder gave them."""
+        arrays = iter([jnp.asarray(parameters[path]).astype(dtype) for path, dtype in self._dtypes.items()])
+        leaves = [next(arrays) if leaf is None else leaf for leaf in self._constants]
+        outputs, after = self._functions.apply(jax.tree.unflatten(self._tree, leaves), memory, observation)
+        return outputs, after
+
+
+def _is_array(leaf: Any) -> bool:
+    return hasattr(leaf, "dtype") and hasattr(leaf, "shape")
+
+
+def _named_arrays(name: str, tree: Any) -> dict[str, Any]:
+    """Return the arrays of a tree by path; ConfigError unless they are floating-point and there is at least one."""
+    paths, _ = jax.tree_util.tree_flatten_with_path(tree)
+    arrays = {_path_text(path): leaf for path, leaf in paths if _is_array(leaf)}
+    wrong = [path for path, array in arrays.items() if not jnp.issubdtype(array.dtype, jnp.floating)]
+    if wrong:
+        text = f"expected parameters that are floating-point, found {wrong[0]!r} of dtype {arrays[wrong[0]].dtype}"
+        raise ConfigError([(KEY, f"{text} in {name}: keep other arrays outside of the tree of parameters")])
+    if not arrays:
+        raise ConfigError([(KEY, f"expected at least one parameter, an array, found none in {name}")])
+    return arrays
+
+
+def _path_text(path: Any) -> str:
+    return jax.tree_util.keystr(path, simple=True, separator="/") or "parameters"
+
+
+def _call(name: str, what: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function of the user; ConfigError if it raises."""
+    try:
+        return function(*arguments)
+    except ConfigError:
+        raise
+    except Exception as error:  # of the user's code
+        raise ConfigError([(KEY, f"{what} of {name} fails: {failure_from_error(error).text}")]) from error
+
+
+# Adapters
+
+
+def jax_network(build: Build, name: str, observations: ObservationSpec, frozen: bool) -> Network:
+    """Return the result of a builder as a `Network`; ConfigError if it is of no supported kind.
+
+    Args:
+        build: function that calls the builder, with a seed for its random numbers.
+        name: name of the builder in messages.
+        frozen: whether to accept mutable statistics as constants.
+    """
+    built = build(0)
+    _refuse_torch(built, name)
+    if all(hasattr(built, attribute) for attribute in ("layout", "backend", "initial", "memory", "apply")):
+        network: Network = built
+        return network
+    if _is_instance(built, "keras", "Model"):
+        return KerasNetwork(build, built, name, observations, frozen)
+    zeros = jnp.zeros(observations.shape, observations.dtype)
+    if all(callable(getattr(built, attribute, None)) for attribute in ("init", "memory", "apply")):
+        functions = _from_object(built)
+    elif _is_instance(built, "flax.linen", "Module"):
+        functions = _from_linen(built, name, zeros, frozen)
+    elif _is_instance(built, "flax.nnx", "Module"):
+        functions = _from_nnx(build, built, name, frozen)
+    elif _is_instance(built, "equinox", "Module"):
+        functions = _from_equinox(build, built)
+    elif isinstance(built, tuple | list) and len(built) == 2 and all(map(callable, built)):
+        functions = _from_pair(*built)
+    else:
+        raise ConfigError([(KEY, f"expected {name} to return {EXPECTED}, found {_type_text(built)}")])
+    return TreeNetwork(functions, name)
+
+
+def _type_text(value: Any) -> str:
+    kind = f"{type(value).__module__}.{type(value).__name__}".removeprefix("builtins.")
+    return f"{kind} of length {len(value)}" if isinstance(value, tuple | list) else kind
+
+
+def _is_instance(value: Any, module: str, name: str) -> bool:
+    """Return whether a value is an instance of a class of a module; it is not if nothing has imported the module."""
+    cls = getattr(sys.modules.get(module), name, None)
+    return cls is not None and isinstance(value, cls)
+
+
+def _refuse_torch(built: Any, name: str) -> None:
+    values = built if isinstance(built, tuple | list) else (built,)
+    if any(cls.__module__.partition(".")[0] == "torch" for value in values for cls in type(value).__mro__):
+        text = f"{name} returns a PyTorch module ({_type_text(built)}), which neither JAX nor TensorFlow can compile"
+        text += ", and whose results for one candidate depend on the size of the batch and the number of threads"
+        raise ConfigError([(KEY, f"{text}: expected {EXPECTED}")])
+
+
+def _from_pair(init: Callable[..., Any], apply: Callable[..., Any]) -> TreeFunctions:
+    return TreeFunctions(
+        lambda seed: init(jax.random.key(seed)),
+        lambda tree, memory, observation: (apply(tree, observation), memory),
+    )
+
+
+def _from_object(built: Any) -> TreeFunctions:
+    return TreeFunctions(lambda seed: built.init(jax.random.key(seed)), built.apply, built.memory)
+
+
+def _from_linen(module: Any, name: str, zeros: Any, frozen: bool) -> TreeFunctions:
+    def init(seed: int) -> Any:
+        return dict(module.init(jax.random.key(seed), zeros))
+
+    others = {collection: tree for collection, tree in _call(name, "init", init, 0).items() if collection != "params"}
+    if others and not frozen:
+        raise ConfigError([(KEY, f"{name} has {', '.join(sorted(others))}, {STATISTICS}")])
+    constants = jax.tree.map(np.asarray, others)
+    return TreeFunctions(
+        lambda seed: init(seed).get("params", {}),
+        lambda tree, memory, observation: (module.apply({"params": tree, **constants}, observation), memory),
+    )
+
+
+def _from_nnx(build: Build, built: Any, name: str, frozen: bool) -> TreeFunctions:
+    from flax import nnx
+
+    def split(module: Any) -> Any:
+        module.eval()  # no dropout, and the statistics of BatchNorm as they are
+        return nnx.split(module, nnx.Param, ...)
+
+    graph, first, others = split(built)
+    statistics = [
+        "/".join(map(str, path)) for path, value in nnx.to_flat_state(others) if not isinstance(value, nnx.RngState)
+    ]
+    if statistics and not frozen:
+        raise ConfigError([(KEY, f"{name} has {', '.join(statistics)}, {STATISTICS}")])
+
+    def init(seed: int) -> Any:
+        return nnx.to_pure_dict(split(build(seed))[1])
+
+    def apply(tree: Any, memory: Any, observation: Any) -> tuple[Any, Any]:
+        state = jax.tree.map(lambda array: array, first)
+        nnx.replace_by_pure_dict(state, tree)
+        return nnx.merge(graph, state, others)(observation), memory
+
+    return TreeFunctions(init, apply)
+
+
+def _from_equinox(build: Build, built: Any) -> TreeFunctions:
+    import equinox
+
+    def split(module: Any) -> Any:
+        return equinox.partition(equinox.nn.inference_mode(module), equinox.is_inexact_array)
+
+    _, static = split(built)
+    return TreeFunctions(
+        lambda seed: split(build(seed))[0],
+        lambda tree, memory, observation: (equinox.combine(tree, static)(observation), memory),
+    )
+
+
+# Checks
+
+
+def check(network: Network, name: str, observations: ObservationSpec, outputs: int, why: str) -> None:
+    """Trace a network for one observation and call it twice; ConfigError if it does not fit, or is not deterministic.
+
+    `why` says what the outputs are for.
+    """
+    parts = {part: jax.ShapeDtypeStruct(shape, jnp.float32) for part, shape in network.layout.shapes.items()}
+    observation = jax.ShapeDtypeStruct(observations.shape, observations.dtype)
+    memory = network.memory()
+    result = _call(name, "apply", jax.eval_shape, network.apply, parts, memory, observation)
+    after = result[1]
+    expected = f"expected outputs float32[{outputs}] of {name} ({why})"
+    if not _is_array(result[0]):
+        raise ConfigError([(KEY, f"{expected}, found {_type_text(result[0])}")])
+    if result[0].shape != (outputs,) or not jnp.issubdtype(result[0].dtype, jnp.floating):
+        actual = _array_text(result[0])
+        raise ConfigError([(KEY, f"{expected}, found {actual} for an observation {_array_text(observation)}")])
+    if _memory_text(after) != _memory_text(memory):
+        text = f"expected {name} to return a memory like its memory(), {_memory_text(memory)}"
+        raise ConfigError([(KEY, f"{text}, found {_memory_text(after)}")])
+    _require_deterministic(network, name, np.ones(observations.shape, observations.dtype))
+
+
+def _require_deterministic(network: Network, name: str, observation: Array) -> None:
+    rng = np.random.default_rng(0)
+    parameters = network.layout.split(network.initial(rng))
+    first, second = (
+        [np.asarray(leaf) for leaf in jax.tree.leaves(network.apply(parameters, network.memory(), observation))]
+        for _ in range(2)
+    )
+    if any(one.tobytes() != other.tobytes() for one, other in zip(first, second, strict=True)):
+        text = f"two calls of {name} with the same arguments differ: expected a network without random numbers, such"
+        raise ConfigError([(KEY, f"{text} as dropout, and without state of its own")])
+
+
+def _array_text(array: Any) -> str:
+    return f"{array.dtype}[{', '.join(map(str, array.shape))}]"
+
+
+def _memory_text(memory: Any) -> str:
+    """Return the structure, shapes and dtypes of a tree as text."""
+    return str(jax.tree.map(_array_text, memory)).replace("'", "")

@@ -1,0 +1,133 @@
+"""Keras models as networks, on the backend that Keras uses in this process.
+
+A model takes [observation, *memory] and returns [outputs, *memory]; without memory one input and one output. Keras is
+imported in functions only, after its backend was chosen.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hpc_es.core.data import Array, Float32, ObservationSpec
+from hpc_es.core.errors import ConfigError
+from hpc_es.core.failures import failure_from_error
+from hpc_es.core.policy import Tree
+from hpc_es.core.population import Layout
+from hpc_es.policies.networks.network import KEY, STATISTICS, Backend
+
+SEED_DTYPE = "uint32"  # of the states of random generators, which layers such as Dropout and LSTM have
+
+
+class KerasNetwork:
+    """A `Network` of a Keras model. Its parameters are the trainable variables, in their order and with their paths."""
+
+    def __init__(
+        self, build: Callable[[int], Any], model: Any, name: str, observations: ObservationSpec, frozen: bool
+    ) -> None:
+        """Raise ConfigError if the model cannot be used; `build` returns it with initial weights for a seed.
+
+        `frozen` accepts mutable statistics as constants.
+        """
+        import keras
+
+        self.backend: Backend = keras.backend.backend()
+        self._build, self._name, self._observations = build, name, observations
+        self._model = self._with_variables(model)
+        _refuse_state(self._model, name, frozen)
+        self._constants = [keras.ops.convert_to_numpy(variable) for variable in self._model.non_trainable_variables]
+        self.layout = Layout({variable.path: tuple(variable.shape) for variable in self._model.trainable_variables})
+        self._training = {"training": False} if _takes_training(self._model) else {}
+        inputs = getattr(self._model, "inputs", None) or []
+        self._memory = tuple(np.zeros(tensor.shape[1:], tensor.dtype) for tensor in inputs[1:])
+        self._takes_list = isinstance(getattr(self._model, "input", None), list | tuple)
+
+    def _with_variables(self, model: Any) -> Any:
+        """Call a model once if it has no variables yet, such as a subclassed one."""
+        if not model.built:
+            try:
+                model(np.zeros((1, *self._observations.shape), self._observations.dtype))
+            except Exception as error:  # of the user's code
+                text = f"{self._name} fails on one observation {self._observations}"
+                raise ConfigError([(KEY, f"{text}: {failure_from_error(error).text}")]) from error
+        return model
+
+    def initial(self, rng: np.random.Generator) -> Float32:
+        """Return the weights of a newly built model, float32[layout.size]."""
+        import keras
+
+        variables = self._with_variables(self._build(int(rng.integers(2**31)))).trainable_variables
+        shapes = [tuple(variable.shape) for variable in variables]
+        if shapes != list(self.layout.shapes.values()):
+            raise ConfigError([(KEY, f"{self._name} returns a model of other shapes when it is called again")])
+        arrays = [keras.ops.convert_to_numpy(variable) for variable in variables]
+        return self.layout.join(dict(zip(self.layout.shapes, arrays, strict=True)))
+
+    def memory(self) -> Tree:
+        """Return zeros in the shapes of the further inputs."""
+        return self._memory
+
+    def apply(self, parameters: Mapping[str, Array], memory: Tree, observation: Array) -> tuple[Array, Tree]:
+        """Call the model without changing it, for a batch of one."""
+        inputs: Any = [array[None] for array in (observation, *memory)]
+        result, _ = self._model.stateless_call(
+            [parameters[path] for path in self.layout.shapes],
+            self._constants,
+            inputs if self._takes_list else inputs[0],
+            **self._training,
+        )
+        if not self._memory:
+            return _only(result)[0], ()
+        outputs, *after = result
+        return outputs[0], tuple(array[0] for array in after)
+
+
+def _only(result: Any) -> Any:
+    """Return the only output of a model, [1, outputs]."""
+    if isinstance(result, Sequence) and len(result) == 1:
+        return result[0]
+    if isinstance(result, Sequence | Mapping):
+        text = f"expected a model with one output, found {len(result)}: a recurrent model has an input for each of its"
+        raise ConfigError([(KEY, f"{text} outputs, [observation, *memory] and [outputs, *memory]")])
+    return result
+
+
+def _takes_training(model: Any) -> bool:
+    parameters = inspect.signature(model.call).parameters.values()
+    return any(one.name == "training" or one.kind is one.VAR_KEYWORD for one in parameters)
+
+
+def _refuse_state(model: Any, name: str, frozen: bool) -> None:
+    """Raise ConfigError if a layer keeps state between calls, or if training would update its statistics."""
+    import keras
+
+    layers = model._flatten_layers()
+    stateful = [layer.name for layer in layers if isinstance(layer, keras.layers.RNN) and layer.stateful]
+    if stateful:
+        text = f"the layer {stateful[0]!r} of {name} is stateful, which compiled calls cannot keep: expected a model"
+        text += " with inputs [observation, *memory] and outputs [outputs, *memory], such as LSTMCell returns"
+        raise ConfigError([(KEY, text)])
+    statistics = [
+        variable.path
+        for layer in model._flatten_layers()
+        if layer.trainable
+        for variable in layer._non_trainable_variables
+        if str(variable.dtype) != SEED_DTYPE
+    ]
+    if statistics and not frozen:
+        raise ConfigError([(KEY, f"{name} has {', '.join(statistics)}, {STATISTICS}")])
+
+
+def load_model(path: Path) -> Any:
+    """Return the model of a .keras file, whose code is not run; ConfigError if it cannot be read."""
+    import keras
+
+    try:
+        return keras.saving.load_model(path, compile=False, safe_mode=True)
+    except Exception as error:  # of any kind
+        text = f"expected a Keras file of standard layers, but {path} cannot be read: {failure_from_error(error).text}"
+        raise ConfigError([(KEY, text)]) from error

@@ -1,0 +1,301 @@
+"""Custom networks: what they compute, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("jax", reason="JAX is not installed here: make test-jax")
+from hpc_es.core.data import Box, Discrete, MultiDiscrete, ObservationSpec, Spaces, flat_observations
+from hpc_es.core.errors import ConfigError
+from hpc_es.core.population import Explicit
+from hpc_es.policies import network
+from tests.helpers import own_networks
+
+BOX = Box(np.array([-1, -0.5], np.float32), np.array([1, 0.25], np.float32))
+SPACES = Spaces(flat_observations(3), BOX)
+IMAGES = Spaces(ObservationSpec((4, 4, 2), np.dtype(np.uint8)), Discrete(3))
+ROWS, STEPS = 6, 3
+
+
+def policy_of(name: str, spaces: Spaces = SPACES, **options: Any) -> Any:
+    options = {"candidates_per_call": 4, **options}
+    return network.build(network.Options(network=f"tests.helpers.own_networks:{name}", **options), spaces)
+
+
+def actor(policy: Any, theta: Any, normaliser: Any = None) -> Any:
+    return policy.bind(Explicit(policy.layout, np.ascontiguousarray(theta)), normaliser)
+
+
+def acted(actor: Any, observations: Any) -> Any:
+    return np.stack([actor.act(step) for step in observations])
+
+
+def candidates(policy: Any, rows: int = ROWS) -> Any:
+    return np.stack([policy.initial(np.random.default_rng(seed)) for seed in range(rows)])
+
+
+def observed(spaces: Spaces = SPACES, rows: int = ROWS) -> Any:
+    rng, spec = np.random.default_rng(5), spaces.observations
+    shape = (STEPS, rows, *spec.shape)
+    return rng.integers(256, size=shape).astype(spec.dtype) if spec.is_integer else rng.normal(size=shape).astype("f4")
+
+
+def dense(observations: Any, outputs: int) -> Any:
+    """y = W x + b, without activation."""
+    return lambda key: {
+        "W": np.zeros((outputs, 2), "f4"),
+        "b": np.zeros(outputs, "f4"),
+    }, lambda p, x: p["W"] @ x + p["b"]
+
+
+def test_a_dense_layer_of_two_units_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """W = [[1, 2], [-1, 0.5]], b = [0.25, 0], x = [3, -1]: y = [1.25, -3.5]; for 2 W, b, x: [2.25, -7]."""
+    monkeypatch.setattr(own_networks, "dense", dense, raising=False)
+    wide = Box(np.full(2, -9, np.float32), np.full(2, 9, np.float32))
+    policy = policy_of("dense", Spaces(flat_observations(2), wide))
+    assert dict(policy.layout.shapes) == {"W": (2, 2), "b": (2,)}
+    theta = np.array([[1, 2, -1, 0.5, 0.25, 0], [2, 4, -2, 1, 0.25, 0]], np.float32)
+    x = np.array([[3, -1], [3, -1]], np.float32)
+    assert actor(policy, theta).act(x).tolist() == [[1.25, -3.5], [2.25, -7.0]]
+    # (x - 1) / [2, 1] = [1, -2]: y = [-2.75, -2]
+    normaliser = np.ones(2, np.float32), np.array([2, 1], np.float32), 5.0
+    assert actor(policy, theta[:1], normaliser).act(x[:1]).tolist() == [[-2.75, -2.0]]
+    assert actor(policy, theta[:1]).act(x[:1] * 10).tolist() == [[9.0, -9.0]]  # 10.25 and -35, clipped
+
+
+# Bits.
+
+
+@pytest.mark.parametrize("name", own_networks.NAMES)
+def test_a_row_depends_on_neither_its_position_nor_the_others(name: str) -> None:
+    policy, observations = policy_of(name), observed()
+    theta = candidates(policy)
+    together = acted(actor(policy, theta), observations)
+    for order in ([3, 0, 5, 1, 4, 2], [5, 4, 3], [1], [2, 2, 2, 2, 2]):
+        found = acted(actor(policy, theta[order]), observations[:, order])
+        assert found.tobytes() == together[:, order].tobytes()
+
+
+@pytest.mark.parametrize("name", own_networks.NAMES)
+def test_kept_and_restarted_rows(name: str) -> None:
+    policy, observations = policy_of(name), observed()
+    theta = candidates(policy)
+    together, new = acted(actor(policy, theta), observations), acted(actor(policy, theta), observations[1:])
+    bound = actor(policy, theta)
+    bound.act(observations[0])
+    bound.keep(np.array([0, 2, 5]))
+    bound.restart(1)
+    found = acted(bound, observations[1:, [0, 2, 5]])
+    assert found[:, [0, 2]].tobytes() == together[1:, [0, 5]].tobytes()
+    assert found[:, 1].tobytes() == new[:, 2].tobytes()
+
+
+@pytest.mark.parametrize("name", ["recurrent", "keras_recurrent"])
+def test_memory_can_be_passed_to_another_actor(name: str) -> None:
+    policy, observations = policy_of(name), observed()
+    theta = candidates(policy)
+    first, second = actor(policy, theta), actor(policy, theta)
+    first.act(observations[0])
+    second.remember(first.memory())
+    assert acted(first, observations[1:]).tobytes() == acted(second, observations[1:]).tobytes()
+    assert second.memory()[0].shape[0] == ROWS
+
+
+@pytest.mark.parametrize("name", own_networks.NAMES)
+def test_the_pure_form_acts_like_the_actor(name: str) -> None:
+    import jax.numpy as jnp
+
+    policy, observations = policy_of(name), observed()
+    theta = candidates(policy)
+    together = acted(actor(policy, theta), observations)
+    pure = policy.pure(jnp)
+    for row in range(ROWS):
+        parameters, memory = pure.parameters(jnp.asarray(theta[row])), pure.memory
+        for step in range(STEPS):
+            memory, action = pure.apply(parameters, memory, observations[step, row])
+            np.testing.assert_allclose(action, together[step, row], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", own_networks.NAMES)
+def test_initial_parameters_depend_on_the_generator_only(name: str) -> None:
+    policy = policy_of(name)
+    first, again, other = (policy.initial(np.random.default_rng(seed)) for seed in (1, 1, 2))
+    assert first.tobytes() == again.tobytes() != other.tobytes()
+    assert dict(policy_of(name).layout.shapes) == dict(policy.layout.shapes)  # names, too
+
+
+# Spaces.
+
+
+@pytest.mark.parametrize(
+    ("actions", "bins", "outputs"),
+    [(BOX, None, 2), (BOX, 5, 10), (Discrete(4, 2), None, 4), (MultiDiscrete((2, 3)), None, 5)],
+)
+def test_heads(actions: Any, bins: int | None, outputs: int) -> None:
+    spaces = Spaces(flat_observations(3), actions)
+    policy = policy_of("plain", spaces, action_bins=bins)
+    assert policy.layout.shapes["output"] == (own_networks.WIDTH, outputs)
+    found = actor(policy, candidates(policy)).act(observed()[0])
+    assert found.shape == {2: (ROWS, 2), 10: (ROWS, 2), 4: (ROWS,), 5: (ROWS, 2)}[outputs]
+
+
+@pytest.mark.parametrize("name", [name for name in own_networks.NAMES if name != "recurrent"])
+def test_images_arrive_as_bytes(name: str) -> None:
+    policy, observations = policy_of(name, IMAGES), observed(IMAGES)
+    assert observations.dtype == np.uint8
+    actions = actor(policy, candidates(policy)).act(observations[0])
+    assert actions.shape == (ROWS,) and set(actions) <= {0, 1, 2}
+
+
+def test_keywords_reach_the_builder() -> None:
+    assert policy_of("plain", network_kwargs={"width": 9}).layout.shapes["output"] == (9, 2)
+
+
+def test_a_saved_keras_model_starts_with_its_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    policy_of("keras")  # selects the backend
+    model = own_networks.keras(SPACES.observations, 2)
+    model.save(tmp_path / "net.keras")
+    monkeypatch.setattr(network, "config_directory", lambda: tmp_path)
+    policy = network.build(network.Options(network="net.keras"), SPACES)
+    saved = np.concatenate([np.ravel(variable) for variable in model.trainable_variables])
+    assert policy.initial(np.random.default_rng(0)).tobytes() == saved.tobytes()
+    assert set(network.sources({"network": "net.keras"}, tmp_path)) == {"net.keras"}
+
+
+# Refused.
+
+
+def returned(value: Any, monkeypatch: pytest.MonkeyPatch, spaces: Spaces = SPACES, **options: Any) -> str:
+    """The message for a builder that returns this, or calls it if it is a function."""
+
+    def build(observations: Any, outputs: int) -> Any:
+        return value() if callable(value) else value
+
+    monkeypatch.setattr(own_networks, "wrong", build, raising=False)
+    with pytest.raises(ConfigError) as refused:
+        policy_of("wrong", spaces, **options)
+    return str(refused.value)
+
+
+def pair(parameters: Any, apply: Any) -> Any:
+    return lambda key: parameters, apply
+
+
+ONES = {"w": np.ones(3, np.float32)}
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (7, "expected tests.helpers.own_networks:wrong to return a pair (init, apply) of functions"),
+        (
+            pair(ONES, lambda p, x: p["w"]),
+            "expected outputs float32[2] of tests.helpers.own_networks:wrong (a Box of 2)",
+        ),
+        (pair(ONES, lambda p, x: p["w"]), "found float32[3] for an observation float32[3]"),
+        (pair(ONES, lambda p, x: (p["w"] > 0)[:2]), "found bool[2]"),
+        (pair(ONES, lambda p, x: (p["w"], x)), "found tuple of length 2"),
+        (pair(ONES, lambda p, x: p["w"] @ x[:2]), "apply of tests.helpers.own_networks:wrong fails: TypeError"),
+        (pair(ONES, lambda p, x: p["w"] if x[0] > 0 else x), "TracerBoolConversionError"),
+        (pair({"w": np.ones(3, int)}, lambda p, x: x[:2]), "expected parameters that are floating-point, found 'w'"),
+        (pair({}, lambda p, x: x[:2]), "expected at least one parameter, an array, found none"),
+        (lambda: 1 / 0, "fails for observations 3 and 2 outputs: ZeroDivisionError"),
+        (
+            pair(ONES, lambda p, x: p["w"][:2] + np.random.rand(2).astype("f4")),
+            "two calls of tests.helpers.own_networks:wrong with the same arguments differ",
+        ),
+    ],
+)
+def test_networks_that_do_not_fit(value: Any, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    message = returned(value, monkeypatch)
+    assert message.startswith("policy.network: ") and text in message
+
+
+def test_a_memory_that_changes_its_shape(monkeypatch: pytest.MonkeyPatch) -> None:
+    recurrent = own_networks.Recurrent(3, 2)
+    monkeypatch.setattr(recurrent, "memory", lambda: {"mean": np.zeros(2, "f4"), "steps": np.float32(0)})
+    text = "to return a memory like its memory(), {mean: float32[2], steps: float32[]}, found"
+    monkeypatch.setattr(recurrent, "apply", lambda p, m, x: (p[0][0, :2], {**m, "steps": np.int32(1)}))
+    assert text in returned(recurrent, monkeypatch)
+
+
+def torch_module() -> Any:
+    module = type("Linear", (), {"__module__": "torch.nn.modules.linear"})
+    return module()
+
+
+def test_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "returns a PyTorch module (torch.nn.modules.linear.Linear), which neither JAX nor TensorFlow can compile"
+    assert text in returned(torch_module(), monkeypatch)
+
+
+def keras_model(*layers: Any) -> Any:
+    import keras
+
+    return keras.Sequential([keras.layers.Input((3,)), *layers, keras.layers.Dense(2)])
+
+
+def test_a_stateful_layer_of_keras(monkeypatch: pytest.MonkeyPatch) -> None:
+    def build() -> Any:
+        import keras
+
+        layers = [keras.layers.Input((3, 1), batch_size=1), keras.layers.LSTM(4, stateful=True), keras.layers.Dense(2)]
+        return keras.Sequential(layers)
+
+    spaces = Spaces(ObservationSpec((3, 1)), BOX)
+    text = "the layer 'lstm' of tests.helpers.own_networks:wrong is stateful, which compiled calls cannot keep"
+    assert text in returned(build, monkeypatch, spaces)
+
+
+def statistics_of_keras() -> Any:
+    import keras
+
+    return keras_model(keras.layers.BatchNormalization())
+
+
+def statistics_of_linen() -> Any:
+    import flax.linen as nn
+
+    return nn.Sequential([nn.BatchNorm(use_running_average=True), nn.Dense(2)])
+
+
+def statistics_of_nnx() -> Any:
+    from flax import nnx
+
+    return nnx.Sequential(nnx.BatchNorm(3, rngs=nnx.Rngs(0)), nnx.Linear(3, 2, rngs=nnx.Rngs(0)))
+
+
+@pytest.mark.parametrize(
+    ("build", "names"),
+    [
+        (statistics_of_keras, "sequential/batch_normalization/moving_mean, "),
+        (statistics_of_linen, "batch_stats, "),
+        (statistics_of_nnx, "layers/0/mean, layers/0/var, "),
+    ],
+)
+def test_mutable_statistics_are_refused_unless_frozen(build: Any, names: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    message = returned(build, monkeypatch)
+    assert f"has {names}" in message
+    assert "which only training updates" in message and "policy.frozen: true" in message
+    policy = policy_of("wrong", frozen=True)
+    found = actor(policy, candidates(policy, 2)).act(observed(rows=2)[0])
+    assert np.isfinite(found).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("tests.helpers.own_networks:nothing", "there is no 'nothing' in tests.helpers.own_networks"),
+        ("no_such_module:build", "there is no module 'no_such_module'"),
+        ("build", "expected module:function such as my_net:build, found 'build'"),
+        ("missing.keras", "missing.keras cannot be read"),
+    ],
+)
+def test_a_builder_that_is_not_found(name: str, text: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        network.build(network.Options(network=name), SPACES)
+    assert text in str(refused.value)
