@@ -10,6 +10,7 @@ import pytest
 pytest.importorskip("jax", reason="JAX is not installed here: make test-jax")
 import hpc_es
 from tests.helpers import runs
+from tests.helpers.harness import ROOT, mpiexec
 from tests.helpers.own_networks import NAMES
 
 LONG = set(NAMES) - {"recurrent", "keras"}
@@ -47,3 +48,12 @@ def test_a_loaded_policy_acts_like_the_one_in_training(tmp_path: Path) -> None:
     assert together.shape == (5, 2)
     loaded.restart()
     assert loaded(observations[3]).tobytes() == together[3].tobytes()
+
+
+def test_the_example_runs_from_another_directory(tmp_path: Path) -> None:
+    config = ROOT / "examples" / "own_network_jax" / "cartpole.yaml"
+    overrides = ["stop.generations=3", "report.plot_interval_seconds=0"]
+    done = mpiexec(2, ["-m", "hpc_es.main", str(config), "--output", "run", *overrides], 120.0, cwd=tmp_path)
+    assert done.status == 0, str(done)
+    runs.here(config, tmp_path / "one", overrides)
+    assert runs.digest(runs.newest(tmp_path / "run")) == runs.digest(runs.newest(tmp_path / "one"))
