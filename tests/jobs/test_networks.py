@@ -1,4 +1,4 @@
-"""Runs of custom networks of every kind: the same bits on any number of ranks and after a kill, and every command."""
+"""Runs of custom networks of every kind: bit-identical results on any number of ranks and after a kill, and every command."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def policy(name: str) -> str:
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.long] * (name in LONG)) for name in NAMES])
-def test_killed_on_three_ranks_and_resumed_on_two_it_has_the_bits_of_one(name: str, tmp_path: Path) -> None:
+def test_killed_on_three_ranks_and_resumed_on_two_the_result_is_that_of_one(name: str, tmp_path: Path) -> None:
     options, run = (policy(name), NORMALISED, *runs.EVERY), tmp_path / "three"
     with runs.begin(3, run, *options, "stop.generations=10000") as job:
         runs.wait_for(lambda: runs.generation(run) > 2, 120.0)
@@ -33,14 +33,14 @@ def test_killed_on_three_ranks_and_resumed_on_two_it_has_the_bits_of_one(name: s
     runs.assert_same(run, tmp_path / "one")
 
 
-def test_chunks_of_any_size_give_the_same_bits(tmp_path: Path) -> None:
+def test_results_do_not_depend_on_the_chunk_size(tmp_path: Path) -> None:
     config = runs.tiny(tmp_path)
     for size in ("1", "5", "auto"):
         runs.here(config, tmp_path / size, [policy("recurrent"), NORMALISED, f"mpi.chunk_size={size}"])
     assert len({runs.digest(runs.newest(tmp_path / size)) for size in ("1", "5", "auto")}) == 1
 
 
-def test_a_loaded_policy_acts_like_the_one_in_training(tmp_path: Path) -> None:
+def test_loaded_policy_acts_like_the_one_in_training(tmp_path: Path) -> None:
     runs.here(runs.tiny(tmp_path), tmp_path / "run", [policy("recurrent"), NORMALISED])
     loaded = hpc_es.load_policy(tmp_path / "run", "last")
     observations = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
@@ -50,7 +50,7 @@ def test_a_loaded_policy_acts_like_the_one_in_training(tmp_path: Path) -> None:
     assert loaded(observations[3]).tobytes() == together[3].tobytes()
 
 
-def test_the_example_runs_from_another_directory(tmp_path: Path) -> None:
+def test_example_runs_from_another_directory(tmp_path: Path) -> None:
     config = ROOT / "examples" / "own_network_jax" / "cartpole.yaml"
     overrides = ["stop.generations=3", "report.plot_interval_seconds=0"]
     done = mpiexec(2, ["-m", "hpc_es.main", str(config), "--output", "run", *overrides], 120.0, cwd=tmp_path)

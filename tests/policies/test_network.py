@@ -52,7 +52,7 @@ def dense(observations: Any, outputs: int) -> Any:
     }, lambda p, x: p["W"] @ x + p["b"]
 
 
-def test_a_dense_layer_of_two_units_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dense_layer_of_two_units_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     """W = [[1, 2], [-1, 0.5]], b = [0.25, 0], x = [3, -1]: y = [1.25, -3.5]; for 2 W, b, x: [2.25, -7]."""
     monkeypatch.setattr(own_networks, "dense", dense, raising=False)
     wide = Box(np.full(2, -9, np.float32), np.full(2, 9, np.float32))
@@ -71,13 +71,13 @@ def test_a_dense_layer_of_two_units_by_hand(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("name", own_networks.NAMES)
-def test_a_row_depends_on_neither_its_position_nor_the_others(name: str) -> None:
+def test_row_depends_on_neither_its_position_nor_the_others(name: str) -> None:
     policy, observations = policy_of(name), observed()
     theta = candidates(policy)
     together = acted(actor(policy, theta), observations)
     for order in ([3, 0, 5, 1, 4, 2], [5, 4, 3], [1], [2, 2, 2, 2, 2]):
-        found = acted(actor(policy, theta[order]), observations[:, order])
-        assert found.tobytes() == together[:, order].tobytes()
+        result = acted(actor(policy, theta[order]), observations[:, order])
+        assert result.tobytes() == together[:, order].tobytes()
 
 
 @pytest.mark.parametrize("name", own_networks.NAMES)
@@ -89,9 +89,9 @@ def test_kept_and_restarted_rows(name: str) -> None:
     bound.act(observations[0])
     bound.keep(np.array([0, 2, 5]))
     bound.restart(1)
-    found = acted(bound, observations[1:, [0, 2, 5]])
-    assert found[:, [0, 2]].tobytes() == together[1:, [0, 5]].tobytes()
-    assert found[:, 1].tobytes() == new[:, 2].tobytes()
+    result = acted(bound, observations[1:, [0, 2, 5]])
+    assert result[:, [0, 2]].tobytes() == together[1:, [0, 5]].tobytes()
+    assert result[:, 1].tobytes() == new[:, 2].tobytes()
 
 
 @pytest.mark.parametrize("name", ["recurrent", "keras_recurrent"])
@@ -106,7 +106,7 @@ def test_memory_can_be_passed_to_another_actor(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", own_networks.NAMES)
-def test_the_pure_form_acts_like_the_actor(name: str) -> None:
+def test_pure_form_acts_like_the_actor(name: str) -> None:
     import jax.numpy as jnp
 
     policy, observations = policy_of(name), observed()
@@ -139,8 +139,8 @@ def test_heads(actions: Any, bins: int | None, outputs: int) -> None:
     spaces = Spaces(flat_observations(3), actions)
     policy = policy_of("plain", spaces, action_bins=bins)
     assert policy.layout.shapes["output"] == (own_networks.WIDTH, outputs)
-    found = actor(policy, candidates(policy)).act(observed()[0])
-    assert found.shape == {2: (ROWS, 2), 10: (ROWS, 2), 4: (ROWS,), 5: (ROWS, 2)}[outputs]
+    result = actor(policy, candidates(policy)).act(observed()[0])
+    assert result.shape == {2: (ROWS, 2), 10: (ROWS, 2), 4: (ROWS,), 5: (ROWS, 2)}[outputs]
 
 
 @pytest.mark.parametrize("name", [name for name in own_networks.NAMES if name != "recurrent"])
@@ -155,7 +155,7 @@ def test_keywords_reach_the_builder() -> None:
     assert policy_of("plain", network_kwargs={"width": 9}).layout.shapes["output"] == (9, 2)
 
 
-def test_a_saved_keras_model_starts_with_its_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_saved_keras_model_starts_with_its_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     policy_of("keras")  # selects the backend
     model = own_networks.keras(SPACES.observations, 2)
     model.save(tmp_path / "net.keras")
@@ -215,7 +215,7 @@ def test_networks_that_do_not_fit(value: Any, text: str, monkeypatch: pytest.Mon
     assert message.startswith("policy.network: ") and text in message
 
 
-def test_a_memory_that_changes_its_shape(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_that_changes_its_shape(monkeypatch: pytest.MonkeyPatch) -> None:
     recurrent = own_networks.Recurrent(3, 2)
     monkeypatch.setattr(recurrent, "memory", lambda: {"mean": np.zeros(2, "f4"), "steps": np.float32(0)})
     text = "to return a memory like its memory(), {mean: float32[2], steps: float32[]}, found"
@@ -239,7 +239,7 @@ def keras_model(*layers: Any) -> Any:
     return keras.Sequential([keras.layers.Input((3,)), *layers, keras.layers.Dense(2)])
 
 
-def test_a_stateful_layer_of_keras(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stateful_layer_of_keras(monkeypatch: pytest.MonkeyPatch) -> None:
     def build() -> Any:
         import keras
 
@@ -282,8 +282,8 @@ def test_mutable_statistics_are_refused_unless_frozen(build: Any, names: str, mo
     assert f"has {names}" in message
     assert "which only training updates" in message and "policy.frozen: true" in message
     policy = policy_of("wrong", frozen=True)
-    found = actor(policy, candidates(policy, 2)).act(observed(rows=2)[0])
-    assert np.isfinite(found).all()
+    result = actor(policy, candidates(policy, 2)).act(observed(rows=2)[0])
+    assert np.isfinite(result).all()
 
 
 @pytest.mark.parametrize(
@@ -295,7 +295,7 @@ def test_mutable_statistics_are_refused_unless_frozen(build: Any, names: str, mo
         ("missing.keras", "missing.keras cannot be read"),
     ],
 )
-def test_a_builder_that_is_not_found(name: str, text: str) -> None:
+def test_builder_that_does_not_exist(name: str, text: str) -> None:
     with pytest.raises(ConfigError) as refused:
         network.build(network.Options(network=name), SPACES)
     assert text in str(refused.value)
