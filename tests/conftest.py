@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-CACHE = tempfile.TemporaryDirectory()  # in which tests and their jobs keep what they compare, not in the user's
+CACHE = tempfile.TemporaryDirectory()  # for tests and their jobs, instead of the user's; the workers share it
 os.environ.setdefault("MPLCONFIGDIR", str(Path.home() / ".cache" / "matplotlib"))  # its list of fonts takes seconds
-os.environ["XDG_CACHE_HOME"] = CACHE.name
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    os.environ["XDG_CACHE_HOME"] = CACHE.name
 COMPUTE_WITH_TENSORFLOW = ("actor_critic",)  # kinds, as parameters of tests
 
 if importlib.util.find_spec("hypothesis"):  # not in the environments of make test-gym and make test-ft

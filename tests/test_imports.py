@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import json
 import os
 import subprocess
@@ -43,13 +44,13 @@ def imported(tree: ast.AST) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def anywhere(file: str) -> set[str]:
+def all_imports(file: str) -> set[str]:
     """The modules that a file imports, in functions too."""
     return set(imported(ast.parse(FILES[file].read_text())))
 
 
-def at_the_top(file: str) -> set[str]:
-    """The modules imported as soon as the file is: not in functions, nor for type checking only."""
+def top_level_imports(file: str) -> set[str]:
+    """The modules imported together with the file: not in functions, nor for type checking only."""
     tree = ast.parse(FILES[file].read_text())
     for node in ast.walk(tree):
         is_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
@@ -64,7 +65,7 @@ def libraries(modules: set[str]) -> set[str]:
 
 @pytest.mark.parametrize("file", FILES)
 def test_libraries_are_imported_only_in_their_modules(file: str) -> None:
-    result, top = libraries(anywhere(file)), libraries(at_the_top(file))
+    result, top = libraries(all_imports(file)), libraries(top_level_imports(file))
     if not file.startswith("mpi/"):
         assert "mpi4py" not in result
     if file not in {"storage/checkpoint.py", "storage/keras_file.py"}:
@@ -85,7 +86,7 @@ def test_libraries_are_imported_only_in_their_modules(file: str) -> None:
 
 def test_jax_is_imported_when_a_compiled_task_or_network_is_built() -> None:
     """It reads its threads and its platform from the environment: `devices/jax_setup.py` comes first."""
-    tops = {name(file): at_the_top(file) for file in FILES}
+    tops = {name(file): top_level_imports(file) for file in FILES}
     with_jax = {module for module, top in tops.items() if "jax" in libraries(top)}
     while more := {module for module, top in tops.items() if top & with_jax} - with_jax:
         with_jax |= more
@@ -94,8 +95,8 @@ def test_jax_is_imported_when_a_compiled_task_or_network_is_built() -> None:
     assert with_jax == {f"{folder}.{name}" for name in ("environments", "program", "rollout")} | networks
 
 
-# The floors of the house, from the ground up: a module imports from its own floor and those below.
-FLOORS = (
+# The layers from bottom to top: a module imports from its own layer and those below.
+LAYERS = (
     *(
         "core",
         "config",
@@ -110,7 +111,7 @@ FLOORS = (
     ),
     *("storage", "report", "programs", "bandits", "training", "api", "cluster", "tuning", "commands"),
 )
-DOORS = ("cli", "main", "__main__", "__init__", "extend", "tasks.bandits", "tasks.brainfuck")  # above all floors
+ENTRY_POINTS = ("cli", "main", "__main__", "__init__", "extend", "tasks.bandits", "tasks.brainfuck")  # above all layers
 
 
 def name(file: str) -> str:
@@ -121,8 +122,8 @@ def name(file: str) -> str:
 MODULES = {name(file): file for file in FILES}
 
 
-def ours(tree: ast.AST) -> Iterator[str]:
-    """Our modules that a tree imports; `from hpc_es.a import b` is hpc_es.a.b where that is a module, else hpc_es.a."""
+def package_imports(tree: ast.AST) -> Iterator[str]:
+    """Modules of hpc_es that a tree imports; `from hpc_es.a import b` is hpc_es.a.b if it exists, else hpc_es.a."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name in MODULES)
@@ -131,16 +132,17 @@ def ours(tree: ast.AST) -> Iterator[str]:
             yield from (item if item in MODULES else str(node.module) for item in inner)
 
 
+@functools.cache
 def graph() -> dict[str, set[str]]:
     """The modules of this package that each module imports, also in functions and for type checking."""
     result: dict[str, set[str]] = {}
     for module, file in MODULES.items():
-        result[module] = set(ours(ast.parse(FILES[file].read_text()))) - {module}
+        result[module] = set(package_imports(ast.parse(FILES[file].read_text()))) - {module}
     return result
 
 
 def cycles(edges: Mapping[str, set[str]]) -> list[list[str]]:
-    """Modules that import each other in a circle: what is left when those without open imports are taken away."""
+    """Modules that import each other: those left after removing, repeatedly, modules without remaining imports."""
     left = {module: set(imports) for module, imports in edges.items()}
     while True:
         free = {module for module, imports in left.items() if not imports & left.keys()}
@@ -151,16 +153,16 @@ def cycles(edges: Mapping[str, set[str]]) -> list[list[str]]:
         left = {module: imports - free for module, imports in left.items() if module not in free}
 
 
-def floor(module: str) -> int:
-    """The height of a module; every folder has a place."""
+def layer(module: str) -> int:
+    """Height of the layer of a module."""
     _, *parts = [*module.split("."), "__init__"]
-    names = [part for part in (".".join(parts[:2]), parts[0]) if part in (*DOORS, *FLOORS)]
-    return len(FLOORS) if names[0] in DOORS else FLOORS.index(names[0])
+    names = [part for part in (".".join(parts[:2]), parts[0]) if part in (*ENTRY_POINTS, *LAYERS)]
+    return len(LAYERS) if names[0] in ENTRY_POINTS else LAYERS.index(names[0])
 
 
-def climbs(edges: Mapping[str, set[str]]) -> list[str]:
-    """The imports that go up."""
-    return [f"{one} -> {other}" for one in edges for other in sorted(edges[one]) if floor(other) > floor(one)]
+def upward_imports(edges: Mapping[str, set[str]]) -> list[str]:
+    """Imports of modules of a higher layer."""
+    return [f"{one} -> {other}" for one in edges for other in sorted(edges[one]) if layer(other) > layer(one)]
 
 
 def test_package_has_no_import_cycle() -> None:
@@ -168,7 +170,7 @@ def test_package_has_no_import_cycle() -> None:
 
 
 def test_imports_go_to_lower_layers_only() -> None:
-    assert climbs(graph()) == []
+    assert upward_imports(graph()) == []
 
 
 def test_import_cycle_is_detected() -> None:
@@ -179,15 +181,14 @@ def test_import_cycle_is_detected() -> None:
 
 
 def test_import_from_a_higher_layer_is_detected() -> None:
-    edges = graph()
-    edges["hpc_es.core.keys"] = {"hpc_es.algorithms.es"}
-    assert climbs(edges) == ["hpc_es.core.keys -> hpc_es.algorithms.es"]
+    edges = {**graph(), "hpc_es.core.keys": {"hpc_es.algorithms.es"}}
+    assert upward_imports(edges) == ["hpc_es.core.keys -> hpc_es.algorithms.es"]
 
 
 def test_every_folder_has_a_layer() -> None:
     """A renamed folder must not escape its rule."""
     folders = {path.name for path in ROOT.iterdir() if path.is_dir() and path.name != "__pycache__"}
-    assert folders == {floor for floor in FLOORS if "." not in floor}
+    assert folders == {layer for layer in LAYERS if "." not in layer}
 
 
 def loaded(program: str, tmp_path: Path) -> set[str]:

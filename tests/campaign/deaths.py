@@ -68,14 +68,14 @@ def rival(scene: Scene) -> None:
     """
     with scene.life() as first:
         scene.instant(first)
-        cached = [] if scene.is_early or scene.setting.is_timed else list(first.job.pids().values())
-        for pid in cached:
+        paused = [] if scene.is_early or scene.setting.is_timed else list(first.job.pids().values())
+        for pid in paused:
             sent(pid, signal.SIGSTOP)
         with scene.life() as second:
             status = second.end()
             refused = "is in use by" in second.output
         was_over = first.job.process.poll() is not None or "finished by" in first.job.stdout  # then it has released it
-        for pid in cached:
+        for pid in paused:
             sent(pid, signal.SIGCONT)
         if not refused and status != 0:
             raise WrongError(f"the second job ended with status {status}\n{second.output}")

@@ -28,8 +28,8 @@ NORMALISED = [
     "task.observation_normalization.enabled=true",
     "task.observation_normalization.probability=0.5",
 ]
-UNITS = [*NORMALISED, "algorithm.population_size=40", "algorithm.min_timesteps_per_generation=1_500"]
-CUT = {  # rounds of 40 jobs, the sums of whose observations are made by sixteens: 16, 16, 8
+UNITS = [*NORMALISED, "algorithm.population_size=40", "algorithm.min_timesteps_per_generation=700"]
+CUT = {  # two rounds of 40 jobs, the sums of whose observations are made by sixteens: 16, 16, 8
     f"{kind}, normalised, {size}": [*UNITS, *options, f"mpi.chunk_size={size}"]
     for kind, options in {
         "foreign": [],

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -24,17 +25,30 @@ BETWEEN = (*LARGE, "checkpoint.full_interval=4")
 
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run with nothing but whole checkpoints."""
+    """A run whose checkpoints are all full."""
     run = tmp_path_factory.mktemp("reference") / "run"
     runs.finished(0, run, *LARGE)
     return run
 
 
-@pytest.fixture
-def killed(tmp_path: Path) -> Path:
-    """A run that has learned from three generations since its last whole checkpoint, of the first generation."""
-    run = tmp_path / "killed" / "run"
+@pytest.fixture(scope="module")
+def incremental(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run with full checkpoints of generations 0, 4 and 6 and incremental ones in between."""
+    run = tmp_path_factory.mktemp("incremental") / "run"
     runs.finished(2, run, *BETWEEN)
+    return run
+
+
+@pytest.fixture
+def finished(incremental: Path, tmp_path: Path) -> Path:
+    """A copy of the incremental run, for a test to change."""
+    return Path(shutil.copytree(incremental, tmp_path / "killed" / "run"))
+
+
+@pytest.fixture
+def killed(finished: Path) -> Path:
+    """A run whose newest checkpoint has the inputs of three updates since the full one of generation 0."""
+    run = finished
     for path in Store(run / "checkpoints").paths()[4:]:
         path.unlink()
     return run
@@ -44,9 +58,8 @@ def whole(run: Path) -> list[bool]:
     return [is_full(path) for path in Store(run / "checkpoints").paths()]
 
 
-def test_every_fourth_and_the_last_checkpoint_are_full(tmp_path: Path, reference: Path) -> None:
-    run = tmp_path / "run"
-    runs.finished(2, run, *BETWEEN)
+def test_every_fourth_and_the_last_checkpoint_are_full(incremental: Path, reference: Path) -> None:
+    run = incremental
     assert whole(run) == [True, False, False, False, True, False, True]
     paths = Store(run / "checkpoints").paths()
     sizes = [path.stat().st_size for path in paths]
@@ -72,9 +85,8 @@ def test_full_interval_1_makes_all_later_checkpoints_full(killed: Path, referenc
 
 
 @pytest.mark.parametrize("damage", ["gone", "damaged", "another"])
-def test_older_full_checkpoint_is_used_if_the_newest_is_missing(damage: str, tmp_path: Path, reference: Path) -> None:
-    run = tmp_path / "run"
-    runs.finished(0, run, *BETWEEN)
+def test_older_full_checkpoint_is_used_if_the_newest_is_missing(damage: str, finished: Path, reference: Path) -> None:
+    run = finished
     paths = Store(run / "checkpoints").paths()
     paths[6].unlink()
     if damage == "gone":
