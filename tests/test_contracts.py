@@ -141,7 +141,7 @@ CREATED: list[Parts] = []
 
 @pytest.fixture(autouse=True)
 def closed_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Run directories are in tmp_path, and tasks give back what they hold."""
+    """Use tmp_path for run directories, and close the tasks after each test."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     yield
     while CREATED:
@@ -149,7 +149,7 @@ def closed_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
 
 
 def opened(settings: Mapping[str, Any], repetition: int = 0) -> Parts:
-    """The parts of these settings, with a run directory of their own."""
+    """The parts of these settings, with a new run directory."""
     config = validate(dict(settings))
     created = build_parts(config, World("none"), build_task(config), repetition)
     CREATED.append(created)
@@ -158,7 +158,7 @@ def opened(settings: Mapping[str, Any], repetition: int = 0) -> Parts:
 
 
 def generation(created: Parts, state: State, order: int = 1) -> tuple[list[Chunk], list[Outcome], Results]:
-    """A generation on one rank, its chunks and blocks taken forwards (1) or backwards (-1)."""
+    """A generation on one rank, with chunks and blocks in order (1) or in reverse (-1)."""
     result, outcomes = Generation(created, state), dict[int, Outcome]()
     while chunks := result.next_chunks():
         new = {chunk.index: result.evaluate(chunk, nothing) for chunk in chunks[::order]}
@@ -172,14 +172,14 @@ def generation(created: Parts, state: State, order: int = 1) -> tuple[list[Chunk
 
 
 def learned(created: Parts, state: State) -> tuple[Results, list[Arrays]]:
-    """The results of a generation, and what the problem learned in it."""
+    """The results of a generation, and its units."""
     chunks, outcomes, results = generation(created, state)
     trained = [outcome for chunk, outcome in zip(chunks, outcomes, strict=True) if chunk.purpose == "train"]
     return results, [created.problem.unit(unit) for outcome in trained for unit in outcome.learned]
 
 
 def following(created: Parts, state: State) -> tuple[State, Mapping[str, float]]:
-    """The next state and the metrics, as the loop makes them of a generation."""
+    """The next state and the metrics, computed as in the loop."""
     results, units = learned(created, state)
     after, metrics = created.algorithm.tell(state, results)
     carried = created.problem.merge(created.problem.carried().extract_from(state), units)
@@ -363,7 +363,7 @@ def all_failed(evaluate: Any) -> Any:
 
 
 def nans(state: State) -> set[str]:
-    """The arrays in which something is NaN."""
+    """Names of the arrays that contain NaN."""
     arrays = {**state.shared, **state.master}
     return {name for name, array in arrays.items() if array.dtype.kind == "f" and np.isnan(array).any()}
 
@@ -465,7 +465,7 @@ def problem(kind: str, word: str) -> Parts:
 
 
 def evaluated(created: Parts, word: str, numbers: range, polls: list[int] | None = None) -> Outcome:
-    """These jobs of generation 2, each with a candidate or a program of its own."""
+    """The outcome of these jobs in generation 2, each with its own candidate or program."""
     jobs, poll = Jobs(2, numbers, list(numbers)), lambda: (polls if polls is not None else []).append(1)
     result: Any = created.problem
     if word == "programs":
@@ -607,7 +607,7 @@ def policy_of(kind: str, spaces: Spaces) -> Policy:
 
 
 def bound(policy: Policy, jobs: int, rows: Sequence[int] | None = None) -> Any:
-    """An actor for jobs with parameters of their own, or some of them."""
+    """An actor for jobs with different parameters, or for some of the jobs."""
     rng = np.random.default_rng(0)
     theta, directions = policy.initial(rng), rng.standard_normal((jobs, policy.layout.size)).astype(np.float32)
     chosen = np.array(range(jobs) if rows is None else rows, np.intp)

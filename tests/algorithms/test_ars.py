@@ -19,13 +19,13 @@ NAN = math.nan
 
 
 def directed(plus: Any = PLUS, minus: Any = MINUS, **options: Any) -> Any:
-    """The strategy on four directions and these returns of them."""
+    """The strategy with four directions and these returns."""
     costs = [-return_ for pair in zip(plus, minus, strict=True) for return_ in pair]
     return strategy("ars", costs, MU, D4, population_size=2 * len(plus), **options)
 
 
-def message(created: Any) -> tuple[Any, Any, Any]:
-    """The step of the first generation, its metrics and notices."""
+def first_step(created: Any) -> tuple[Any, Any, Any]:
+    """The change of theta in the first generation, its metrics and notices."""
     state = created.initial()
     results: Results = generation(created, state)
     new, metrics = created.tell(state, results)
@@ -44,7 +44,7 @@ def message(created: Any) -> tuple[Any, Any, Any]:
 def test_ars_steps_along_all_directions_and_the_best_ones_by_hand(
     top: int | None, deviation: float, step: list[float]
 ) -> None:
-    result, metrics, notices = message(directed(top_directions=top))
+    result, metrics, notices = first_step(directed(top_directions=top))
     assert result == pytest.approx(step, rel=1e-9)
     assert metrics["return_deviation"] == pytest.approx(deviation, rel=1e-9)
     assert (metrics["skipped_update"], notices) == (0, [])
@@ -60,14 +60,14 @@ def test_both_halves_of_a_pair_use_nu_and_the_same_episodes() -> None:
 
 def test_ties_between_directions_are_resolved_in_job_order() -> None:
     """All have the maximum 1: only 0 is used, w = (1 - 0) / .5 = 2, so the step is .02 * 2 * delta_0."""
-    step, *_ = message(directed([1, 0, 1, 0], [0, 1, 0, 1], top_directions=1))
+    step, *_ = first_step(directed([1, 0, 1, 0], [0, 1, 0, 1], top_directions=1))
     assert step == pytest.approx([0.02, -0.04, 0.01])
 
 
 @pytest.mark.parametrize("wrong", [NAN, math.inf, -math.inf])
 def test_failed_half_drops_its_direction(wrong: float) -> None:
     """As without direction 3, the best: 1 and 0 remain for b = 3 with 2; sigma_R of 3 2.5 1 0."""
-    result, metrics, _ = message(directed([1, 3, NAN, 0.5], [0, 2.5, 1, wrong], top_directions=3))
+    result, metrics, _ = first_step(directed([1, 3, NAN, 0.5], [0, 2.5, 1, wrong], top_directions=3))
     deviation = np.sqrt(np.square(np.array([3, 2.5, 1, 0]) - 1.625).mean())
     assert metrics["return_deviation"] == pytest.approx(deviation)
     expected = 0.02 / (2 * deviation) * (np.array([0.5, -1, 0.25]) + 0.5 * np.array([1.5, 0.75, -0.5]))
@@ -83,7 +83,7 @@ def test_failed_half_drops_its_direction(wrong: float) -> None:
 )
 def test_ars_without_information_keeps_theta_with_a_reason(plus: list[float], minus: list[float], why: str) -> None:
     created = directed(plus, minus, anneal_updates=2)
-    step, metrics, notices = message(created)
+    step, metrics, notices = first_step(created)
     assert (step.tolist(), metrics["skipped_update"], notices) == ([0, 0, 0], 1, [why])
     assert after(created, 3).master["updates"] == 0  # nor does the learning rate fall
 
@@ -102,7 +102,7 @@ def test_without_sigma_perturbations_have_the_problems_deviations() -> None:
     """Deviations 1, 2, 4: nu is their geometric mean 2, with the factors .5, 1, 2 for candidates and step."""
     created = directed(sigma=None)
     created.problem.spread = np.array([1.0, 2.0, 4.0])
-    step, *_ = message(created)
+    step, *_ = first_step(created)
     assert created.problem.evaluated[0][0] - MU == pytest.approx([0.5, -2, 1])
     assert step == pytest.approx([0.01555634919 / 2, 0.001414213562, -0.01555634919 * 2])
 

@@ -27,7 +27,7 @@ class RandomStart(Cost):
 
 
 class Counted(CounterNoise):
-    """Counts the directions that were drawn."""
+    """Counts the generated directions."""
 
     drawn = 0
 
@@ -50,10 +50,10 @@ def rows_of(returns: Sequence[float]) -> Any:
     return rows
 
 
-def message(created: Any, state: State, returns: Sequence[float], validation: Sequence[float] = ()) -> State:
+def next_state(created: Any, state: State, returns: Sequence[float], validation: Sequence[float] = ()) -> State:
     """The state after these returns of children and of validation episodes."""
-    message: State = created.tell(state, results_of(created, state, returns, validation))[0]
-    return message
+    result: State = created.tell(state, results_of(created, state, returns, validation))[0]
+    return result
 
 
 def results_of(created: Any, state: State, returns: Sequence[float], validation: Sequence[float] = ()) -> Results:
@@ -86,7 +86,7 @@ def test_first_generation_has_initial_vectors_and_the_next_their_mutations() -> 
     drawn = [keys.generator(Purpose.INITIAL_PARAMETERS, 0, child).standard_normal(3) for child in range(4)]
     assert np.array_equal([created.genomes.vector(state, child) for child in range(4)], drawn)
     assert np.array_equal(state.theta, drawn[0])
-    state = message(created, state, [0, 1, 5, 2], [0.0] * 30 * 5)
+    state = next_state(created, state, [0, 1, 5, 2], [0.0] * 30 * 5)
     assert keys_of(state) == [[[0, 0]]]  # the elite, whose validation is as good as the others'
     assert created.genomes.vector(state, 3) == pytest.approx(drawn[0] + 0.1 * Z[3], rel=1e-12)
 
@@ -105,7 +105,7 @@ def test_deep_ga_can_start_from_the_theta_of_another_run() -> None:
     state = created.initial()
     state = State(0, {**state.shared, "theta": theta}, state.master)
     assert created.genomes.vector(state, 2) == pytest.approx(theta + 0.1 * Z[2], rel=1e-12)
-    state = message(
+    state = next_state(
         created, state, [0, 1, 5, 2], np.repeat([0.0, 1, 0, 0, 0], 30).tolist()
     )  # child 2 is the next elite
     again = deep_ga(noise=D4, random=True, population_size=4, parents=1, sigma=0.1)
@@ -176,18 +176,18 @@ def test_long_chains_are_evaluated_as_cheaply_as_short_ones() -> None:
 
 def test_parents_are_the_best_jobs_ties_in_job_order_without_failures() -> None:
     created = deep_ga(population_size=5, parents=2, validation_episodes=1, random=True)
-    state = message(created, created.initial(), [3, 7, 7, np.nan, 5], [0, 1, 0, 0, 0])  # child 1 is the elite
+    state = next_state(created, created.initial(), [3, 7, 7, np.nan, 5], [0, 1, 0, 0, 0])  # child 1 is the elite
     assert keys_of(state) == [[[0, 1]], [[0, 2]]]
     created = deep_ga(population_size=5, parents=5, validation_episodes=1, random=True)
-    state = message(created, created.initial(), [3, 7, 7, np.nan, 5], [0, 1, 0, 0, 0])
+    state = next_state(created, created.initial(), [3, 7, 7, np.nan, 5], [0, 1, 0, 0, 0])
     assert keys_of(state) == [[[0, 1]], [[0, 2]], [[0, 4]], [[0, 0]]]
 
 
 def test_elite_is_added_before_the_parents() -> None:
     created = deep_ga(population_size=5, parents=2, validation_episodes=1, random=True)
     first = created.initial()
-    assert keys_of(message(created, first, [1, 2, 3, 4, 5], [9, 0, 0, 0, 0, 0])) == [[[0, 0]], [[0, 4]]]
-    state = message(created, first, [1, 2, 3, 4, 5], [0, 1, 2, 9, 0, 0])  # validated: elite, 4, 3, 2, ...
+    assert keys_of(next_state(created, first, [1, 2, 3, 4, 5], [9, 0, 0, 0, 0, 0])) == [[[0, 0]], [[0, 4]]]
+    state = next_state(created, first, [1, 2, 3, 4, 5], [0, 1, 2, 9, 0, 0])  # validated: elite, 4, 3, 2, ...
     assert keys_of(state) == [[[0, 2]], [[0, 4]]]
     assert state.master["elite_chain"].tolist() == [[0, 2]]
     assert float(state.master["elite_mean"]) == 9
@@ -199,23 +199,23 @@ def test_elite_is_the_first_with_the_best_validation_mean(means: Sequence[float]
     """Candidates are the previous elite, which is genome 0, then the children 2, 3 and 1."""
     created = deep_ga(population_size=4, parents=1, validation_episodes=2, validate_top=4, random=True)
     validation = np.repeat(np.array(means, float), 2) + np.tile([-1.0, 1.0], 4)
-    state = message(created, created.initial(), [0, 1, 9, 5], validation.tolist())
+    state = next_state(created, created.initial(), [0, 1, 9, 5], validation.tolist())
     assert state.master["elite_chain"].tolist() == [[0, elite]]
 
 
 def test_failed_validation_episodes_are_left_out() -> None:
     created = deep_ga(population_size=2, validation_episodes=3, validate_top=2, random=True)
-    state = message(created, created.initial(), [1, 2], [1, 1, 1, np.nan, 4, 2])
+    state = next_state(created, created.initial(), [1, 2], [1, 1, 1, np.nan, 4, 2])
     assert float(state.master["elite_mean"]) == 3
 
 
 def test_without_validation_the_elite_keeps_its_return() -> None:
     created = deep_ga(population_size=3, parents=1, validation_episodes=0, random=True)
-    state = message(created, created.initial(), [1, 7, 2])
+    state = next_state(created, created.initial(), [1, 7, 2])
     assert (state.master["elite_chain"].tolist(), float(state.master["elite_mean"])) == ([[0, 1]], 7)
-    state = message(created, state, [6, 5, 4])
+    state = next_state(created, state, [6, 5, 4])
     assert (keys_of(state), float(state.master["elite_mean"])) == ([[[0, 1]]], 7)
-    assert keys_of(message(created, state, [8, 5, 4])) == [[[0, 1], [2, 0]]]
+    assert keys_of(next_state(created, state, [8, 5, 4])) == [[[0, 1], [2, 0]]]
 
 
 def test_with_zero_parents_every_generation_is_random() -> None:

@@ -55,7 +55,7 @@ class Fixed(BlockNoise):
 
 
 class Plain:
-    """A policy that is its parameters."""
+    """A policy whose actor returns the parameters."""
 
     action_noise_std = 0.25
 
@@ -70,7 +70,7 @@ class Plain:
 
 
 class Function:
-    """A task whose return is a function of the parameters; it remembers what it was given."""
+    """A task whose return is a function of the parameters; it records the arguments of `evaluate`."""
 
     name = "function"
 
@@ -112,7 +112,7 @@ def strategy(
 
 
 def start(es: EvolutionStrategy) -> State:
-    """The state before generation 0, with what the problem carries."""
+    """The state before generation 0, with the arrays of the problem."""
     return es.problem.carried().merge_into(es.initial())
 
 
@@ -131,10 +131,10 @@ def rows_of(es: EvolutionStrategy, state: State | None = None) -> Rows:
     return np.concatenate([es.evaluate(state, chunk, nothing).rows for chunk in asked(es, state)])
 
 
-def message(
+def next_state(
     es: EvolutionStrategy, rows: Rows, learned: Sequence[Arrays] = (), state: State | None = None
 ) -> tuple[State, Any]:
-    """The next state and the metrics, as the loop makes them."""
+    """The next state and the metrics, computed as in the loop."""
     state, problem = state or start(es), es.problem
     prepared = es.prepare(state, rows, rows["return_"])
     blocks = [es.partial_update(state, prepared, block) for block in range(es.blocks(state))]
@@ -145,7 +145,7 @@ def message(
 
 def update(es: EvolutionStrategy, rows: Rows | None = None) -> Array:
     """The change of theta, which is g with the plain optimizer of rate 1."""
-    state, _ = message(es, rows_of(es) if rows is None else rows)
+    state, _ = next_state(es, rows_of(es) if rows is None else rows)
     assert state.theta.dtype == np.float32
     return state.theta - es.initial().theta
 
@@ -234,7 +234,7 @@ def test_weight_decay_shrinks_theta_by_hand(kind: Any, step: list[float]) -> Non
 
 def test_es_metrics_by_hand() -> None:
     es = strategy(np.array([3, -4], np.float32), Fixed(UNITS), population_size=4, fitness_shaping="none")
-    _, metrics = message(es, rows([12, 0, 0, 16]))  # w = [12, -16], g = [3, -4]
+    _, metrics = next_state(es, rows([12, 0, 0, 16]))  # w = [12, -16], g = [3, -4]
     assert metrics["gradient_norm"] == pytest.approx(5)
     assert metrics["update_ratio"] == pytest.approx(1)
     assert metrics["theta_norm"] == pytest.approx(10)
@@ -268,7 +268,7 @@ def test_es_maximises_a_sphere(shaping: str, mirrored: bool) -> None:
     es = strategy(np.array([1, -2, 0.5], np.float32), population_size=40, chunk_size=40, **keywords)
     state = start(es)
     for _ in range(100):
-        state, _ = message(es, rows_of(es, state), state=state)
+        state, _ = next_state(es, rows_of(es, state), state=state)
     assert state.generation == 100
     assert np.abs(state.theta).max() < 0.2
 
@@ -305,8 +305,8 @@ def test_without_a_valid_pair_theta_and_optimizer_stay(kind: Any, returns: list[
     """Without weight decay or momentum, too."""
     optimizer = optimizers.Options(kind=kind, learning_rate=0.1)
     es = strategy(noise=Fixed(UNITS), population_size=4, optimizer=optimizer, weight_decay=0.1)
-    moving, _ = message(es, rows([1, 2, 4, 3]))
-    after, metrics = message(es, rows(returns), state=moving)
+    moving, _ = next_state(es, rows([1, 2, 4, 3]))
+    after, metrics = next_state(es, rows(returns), state=moving)
     assert after.generation == 2 and after.theta.tobytes() == moving.theta.tobytes()
     assert {name: array.tobytes() for name, array in after.master.items()} == {
         name: array.tobytes() for name, array in moving.master.items()
@@ -351,7 +351,7 @@ def test_odd_population_with_mirroring_is_refused() -> None:
 
 
 def evaluated(chunk: Chunk, generation: int = 0, keys: Keys | None = None, **options: Any) -> tuple[Any, Batch]:
-    """The actor and batch that the task is given."""
+    """The actor and the batch that the task received."""
     task = Function(sphere, episodes_per_job=2)
     es = strategy(task=task, keys=keys, population_size=8, **options)
     state = start(es)
@@ -466,8 +466,8 @@ def test_observation_statistics_merge_units_and_generations() -> None:
     es = strategy(noise=Fixed(UNITS), population_size=4, normalization=ObservationNormalization(enabled=True))
     samples = np.random.default_rng(0).normal(2, 3, (30, 3))
     parts = np.split(samples, [5, 20])
-    state, first = message(es, rows([1, 2, 3, 4]), [sums(parts[0]), {}, sums(parts[1])])
-    state, second = message(es, rows([1, 2, 3, 4]), [{}, sums(parts[2])], state)
+    state, first = next_state(es, rows([1, 2, 3, 4]), [sums(parts[0]), {}, sums(parts[1])])
+    state, second = next_state(es, rows([1, 2, 3, 4]), [{}, sums(parts[2])], state)
     assert first["observation_count"] == pytest.approx(20 + INITIAL_COUNT)
     assert second["observation_count"] == pytest.approx(30 + INITIAL_COUNT)
     np.testing.assert_allclose(state.shared["observation_mean"], samples.sum(axis=0) / 30.01, rtol=1e-5)
@@ -493,7 +493,7 @@ def test_observation_counts_equal_the_steps_of_observed_episodes() -> None:
     everything = np.concatenate([outcome.rows for outcome in outcomes])
     lives = list(map(lifetime, seeds))
     assert everything["length"].tolist() == lives and len(lives) == 8
-    state, metrics = message(
+    state, metrics = next_state(
         es, everything, [problem.unit(unit) for outcome in outcomes for unit in outcome.learned], state
     )
     assert metrics["observation_count"] == pytest.approx(sum(lives) + INITIAL_COUNT)
@@ -576,7 +576,7 @@ def test_problem_of_float64_is_searched_in_float64() -> None:
     np.testing.assert_allclose(problem.observed[0][0], [1 + 1e-9 + 0.1, 3], rtol=1e-15)
     prepared = es.prepare(state, outcome.rows, outcome.rows["return_"])
     np.testing.assert_allclose(prepared.values, [[-4e-10, -0.8]], rtol=1e-5)
-    after, _ = message(es, outcome.rows)
+    after, _ = next_state(es, outcome.rows)
     np.testing.assert_allclose(after.theta, [1 + 0.9e-9, 2.8], rtol=1e-13)
     arrays = [problem.observed[0], prepared.values, after.theta, es.partial_update(state, prepared, 0)["sums"][0]]
     assert {array.dtype for array in arrays} == {np.dtype(np.float64)}

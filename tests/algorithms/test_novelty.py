@@ -39,7 +39,7 @@ NOVELTIES = [[0.1, 0.7], [0.3, 0.2], [0.9, 0.5], [0.4, 0.4]]
 
 
 class Placed(Cost):
-    """A job's behaviour is its first two coordinates; theta begins anywhere."""
+    """The behaviour of a job is its first two coordinates; the initial theta is random."""
 
     columns: tuple[Column, ...] = (behaviour(2),)
 

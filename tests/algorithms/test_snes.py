@@ -13,7 +13,7 @@ MEAN, DEVIATIONS = np.array([0.1, -0.2, 0.3]), np.array([0.5, 0.4, 0.2])
 
 
 def snes(returns: list[float], dtype: Any = np.float64, **options: Any) -> Any:
-    """A strategy on given returns, from the mean and deviations of the test vectors."""
+    """A strategy with these returns, from the mean and deviations of the test vectors."""
     costs = [-item for item in returns]
     created = strategy("snes", costs, MEAN.astype(dtype), D4, population_size=4, **options)
     created.problem.spread = DEVIATIONS

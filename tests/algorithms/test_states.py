@@ -32,7 +32,7 @@ _ = closed_at_the_end  # a fixture of every test here
 
 
 class Case(NamedTuple):
-    """An algorithm with other settings than those of its example; `algorithm` is added to those of the algorithm."""
+    """An algorithm with settings that differ from its example; `algorithm` has further options of the algorithm."""
 
     kind: str
     algorithm: Mapping[str, Any] = {}
@@ -118,7 +118,7 @@ def mistakes(lines: Mapping[tuple[str, str], Any], run: Sequence[State], growing
 
 
 def wrong_types(lines: Mapping[tuple[str, str], Any], state: State) -> Iterator[str]:
-    """Yield which dtypes and shapes of a state are not the documented ones; a word in shapes is one size."""
+    """Yield the dtypes and shapes of a state that are not as documented; equal words in shapes are equal sizes."""
     sizes = {"params": state.theta.size}
     for key, array in arrays(state).items():
         if key not in lines:
@@ -185,7 +185,7 @@ def test_every_growing_array_grows() -> None:
 
 
 class Misdocumented(Walker):
-    """A walk whose arrays are documented as below."""
+    """A walk with wrong documentation of its arrays."""
 
 
 RIGHT = """

@@ -22,7 +22,7 @@ EPISODES = ["--episodes", "5", "--seed", "4"]
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Six generations, each of them in a checkpoint."""
+    """A run of six generations with a checkpoint of each."""
     run = tmp_path_factory.mktemp("evaluation") / "run"
     runs.finished(0, run, *runs.EVERY)
     return run
@@ -65,7 +65,7 @@ def test_directory_without_snapshots_is_reported_once(tmp_path: Path) -> None:
 
 
 def indifferent() -> tuple[StoredPolicy, Episodic]:
-    """A policy that finds all arms alike, and its task: 100 pulls of arms that pay 0.1 and 0.9 of the time."""
+    """A policy with equal logits, and its task: 100 pulls of arms that pay 0.1 and 0.9 of the time."""
     task = {"kind": "bandits", "distribution": "easy"}
     config = validate({"task": task, "algorithm": {"kind": "actor_critic"}})
     source = StoredPolicy(Path(), config, "last", 0, {"theta": np.zeros(10_176 + 98, np.float32)})

@@ -27,7 +27,7 @@ rank = connect().rank
 
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Six generations of the command line, each of them in a checkpoint."""
+    """A run of six generations by the command line, with a checkpoint of each."""
     run = tmp_path_factory.mktemp("reference") / "run"
     runs.finished(0, run, *runs.EVERY)
     return run

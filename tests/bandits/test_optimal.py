@@ -89,7 +89,7 @@ def test_optimal_choices_follow_from_the_values() -> None:
 
 
 def by_brute_force(num_trials: int, other: float) -> float:
-    """The least regret of eleven arms over all plans: a number of tries in any order, then asking, or never."""
+    """The least regret of eleven arms over all plans: some trials in any order, then the informative arm, or never."""
     regrets = []
     for tries in range(min(num_trials, 9) + 1):
         for order in itertools.combinations(range(10), tries):

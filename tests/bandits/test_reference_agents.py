@@ -28,7 +28,7 @@ def regrets(distribution: str, agent: str, trials: int = 100, episodes: int = EP
 
 
 def near(result: Array, expected: float, tolerance: float = 0.0) -> bool:
-    """Within four standard errors, and a tolerance of what it was measured with."""
+    """Whether the means agree within four standard errors and the tolerance of the published value."""
     return bool(abs(result.mean() - expected) < tolerance + 4 * result.std() / np.sqrt(len(result)))
 
 

@@ -46,7 +46,7 @@ def run(*overrides: str) -> Path:
 
 
 def stubborn(preferred: tuple[float, float], *overrides: str) -> StoredPolicy:
-    """A policy whose logits are these whatever it sees."""
+    """A policy with these logits for every observation."""
     source = read_policy(run(*overrides))
     theta = np.zeros_like(source.theta)
     theta[-2:] = preferred

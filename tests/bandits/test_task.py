@@ -27,7 +27,7 @@ def arms(distribution: str, episodes: int = EPISODES, **keywords: Any) -> Arms:
 
 
 class Script:
-    """An actor that pulls these arms, int64[trials, rows], and keeps what it saw."""
+    """An actor that pulls these arms, int64[trials, rows], and records observations."""
 
     def __init__(self, pulls: Array) -> None:
         self.pulls, self.observed, self.restarted = pulls, list[Array](), list[int]()

@@ -51,7 +51,7 @@ def main() -> int:
 
 
 def say(seed: int, case: int, out: Path, records: list[Record]) -> None:
-    """A line a case, and for one that failed the reason and the command that plays it again."""
+    """Print a line per case and, if it failed, the reason and the command that repeats it."""
     message = ", ".join(f"{record.kind} {record.verdict}" for record in records)
     sys.stdout.write(f"case {case} ({records[0].family}): {message}\n")
     if records[-1].verdict in {WRONG, HUNG}:

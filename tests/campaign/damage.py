@@ -24,12 +24,12 @@ def flip(path: Path, dice: random.Random) -> None:
 
 
 def truncate(path: Path, dice: random.Random) -> None:
-    """The end is missing, or all."""
+    """Truncate a file, possibly to nothing."""
     os.truncate(path, dice.choice([0, dice.randrange(path.stat().st_size)]))
 
 
 def damaged(scene: Scene, harm: Harm) -> None:
-    """The newest checkpoint is damaged, or the newest two, or all."""
+    """Damage the newest checkpoint, the newest two, or all."""
     directory = _open_directory(scene)
     paths = _checkpoints(directory)
     harmed = paths[-scene.dice.choice([1, 1, 2, len(paths)]) :]
@@ -46,7 +46,7 @@ def damaged(scene: Scene, harm: Harm) -> None:
 
 
 def missing(scene: Scene) -> None:
-    """The newest checkpoint has gone."""
+    """Remove the newest checkpoint."""
     _checkpoints(_open_directory(scene))[-1].unlink()
     with scene.life() as life:
         scene.instant(life, early=False)

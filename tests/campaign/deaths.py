@@ -14,7 +14,7 @@ from tests.campaign.scene import Scene
 
 
 def killed(scene: Scene, who: str) -> None:
-    """SIGKILL to one or all: no message is promised, but an end."""
+    """Send SIGKILL to one or all ranks: the job must end, with or without a message."""
     with scene.life(least_ranks=2 if who == "worker" else 1) as life:
         life.wait_for_ranks(scene.ranks)
         scene.instant(life)
@@ -34,7 +34,7 @@ def killed(scene: Scene, who: str) -> None:
 
 
 def signalled(scene: Scene, number: signal.Signals) -> None:
-    """One of the signals that ask a run to stop, to all ranks, to one of them, or to the launcher."""
+    """Send a signal that stops a run to all ranks, to one of them, or to the launcher."""
     with scene.life() as life:
         life.wait_for_ranks(scene.ranks)
         scene.instant(life)
@@ -50,7 +50,7 @@ def signalled(scene: Scene, number: signal.Signals) -> None:
 
 
 def paused(scene: Scene) -> None:
-    """A rank stands still for a while, as on a machine that swaps."""
+    """Pause a rank for a while, as on a machine that swaps."""
     with scene.life() as life:
         scene.instant(life, early=False)
         pid = scene.dice.choice(list(life.job.pids().values()) or [life.job.process.pid])
@@ -61,7 +61,7 @@ def paused(scene: Scene) -> None:
 
 
 def rival(scene: Scene) -> None:
-    """A second job on the same directory is refused, and does the first no harm.
+    """Start a second job on the same directory: it must be refused and not disturb the first.
 
     Where both begin at once either may win; of repetitions each may have some. The first is held, where its config has
     no time limits, so that it does not finish before the second begins.

@@ -12,7 +12,7 @@ from tests.campaign.kinds import KINDS
 
 
 class Diary:
-    """The records of a campaign; what a killed one has written half is dropped. ValueError for another seed's."""
+    """The records of a campaign, without an incomplete last line. Raises ValueError for another seed."""
 
     def __init__(self, directory: Path, seed: int) -> None:
         self._path, self._seed = directory / "events.jsonl", seed
@@ -35,7 +35,7 @@ class Diary:
 
     @property
     def records(self) -> list[Record]:
-        """All of them, by case."""
+        """Records by case."""
         return [record for case in sorted(self.cases) for record in self.cases[case]]
 
     @property

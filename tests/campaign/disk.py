@@ -32,7 +32,7 @@ class Disk:
 
     @contextlib.contextmanager
     def full(self, dice: random.Random) -> Iterator[None]:
-        """No or little room is left for as long as the block lasts."""
+        """Fill the file system, completely or almost, within the block."""
         filler = self.directory / "filler"
         try:
             with filler.open("wb", buffering=0) as file:
@@ -56,7 +56,7 @@ class Disk:
 
 @contextlib.contextmanager
 def covered(directory: Path) -> Iterator[None]:
-    """An empty read-only file system lies over the directory for as long as the block lasts."""
+    """Mount an empty read-only file system over the directory within the block."""
     _must("-t", "tmpfs", "-o", "ro,size=4k", "tmpfs", str(directory))
     try:
         yield

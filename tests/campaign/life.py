@@ -23,7 +23,7 @@ class WrongError(Exception):
 
 
 class HungError(Exception):
-    """The program does not come to an end; the text has the stacks."""
+    """The program does not end; the text has the stacks."""
 
 
 class LateError(Exception):
@@ -37,12 +37,12 @@ class Life:
         self.job = job
 
     def send(self, pids: Iterable[int], number: int) -> None:
-        """Send a signal to these, unless they have ended; LateError if all of them have."""
+        """Send a signal to the processes that still exist. Raises LateError if there are none."""
         if not sum(sent(pid, number) for pid in pids):
             self.late()
 
     def late(self) -> None:
-        """The job has nothing left that the event could befall: it must have finished."""
+        """Raise LateError, since the job is over; it must have finished."""
         status = self.end()
         if status != 0:
             raise WrongError(f"the run ended by itself with status {status}")
@@ -53,7 +53,7 @@ class Life:
         self.wait_for(lambda: len(self.job.pids()) == count, SCAN_SECONDS)
 
     def wait_for(self, condition: Callable[[], bool], pause_seconds: float = 0.004) -> None:
-        """Return when it holds; LateError if the run is over before."""
+        """Return when the condition holds. Raises LateError if the run ends first."""
         limit = time.monotonic() + LIMIT_SECONDS
         while not condition():
             if self.job.process.poll() is not None:
@@ -85,7 +85,7 @@ class Life:
             raise WrongError(f"nothing said of {text!r}")
 
     def stopped(self) -> None:
-        """End a life that has come to no harm by SIGTERM, once it has begun to train."""
+        """End an undisturbed life by SIGTERM, once it trains."""
         self.wait_for(lambda: "rank=host:pid" in self.job.stdout)
         self.send(self.job.pids().values(), signal.SIGTERM)
         self.ended({INTERRUPTED}, "the same command resumes")
@@ -113,7 +113,7 @@ class Life:
 
 
 def sent(pid: int, number: int) -> bool:
-    """Send a signal; whether the process lived."""
+    """Send a signal; return whether the process existed."""
     try:
         os.kill(pid, number)
     except ProcessLookupError:

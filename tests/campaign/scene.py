@@ -23,7 +23,7 @@ WRITING_SECONDS = 0.5
 
 
 class Scene:
-    """The run directories of a case, and the way to begin their next life."""
+    """The run directories of a case, and the start of their next life."""
 
     def __init__(self, directory: Path, setting: Setting, dice: random.Random, disk: Disk, clock: Clock) -> None:
         self.directory, self.setting, self.dice, self.disk, self.clock = directory, setting, dice, disk, clock
@@ -47,7 +47,7 @@ class Scene:
 
     @contextlib.contextmanager
     def life(self, *overrides: str, least_ranks: int = 1) -> Iterator[Life]:
-        """A job that runs; nothing of it outlives the block."""
+        """A running job; all its processes end with the block."""
         choices = range(max(least_ranks, self.setting.groups), self.setting.most_ranks + 1)
         self.ranks = self.dice.choices(choices, [1 / count for count in choices])[0]
         arguments = ["-m", "hpc_es.main", str(self.directory / "config.yaml"), "--output", str(self.output), *overrides]
@@ -64,7 +64,7 @@ class Scene:
                 self.said = life.output
 
     def instant(self, life: Life, early: bool = True) -> None:
-        """Wait for a random instant: while it starts, in some generation, or while a checkpoint is written."""
+        """Wait for a random time: during the start, in some generation, or while a checkpoint is written."""
         what = self.dice.choices(["start", "generation", "write"], [15 if early else 0, 60, 25])[0]
         self.is_early = what == "start"
         if what == "start":
@@ -86,7 +86,7 @@ class Scene:
 
     @contextlib.contextmanager
     def trouble(self, what: str) -> Iterator[None]:
-        """Objectives and environments make this trouble for as long as the block lasts."""
+        """Cause this failure of objectives and environments within the block."""
         path = self.directory / "trouble"
         path.with_suffix(".new").write_text(what)
         path.with_suffix(".new").replace(path)

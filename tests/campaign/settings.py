@@ -15,7 +15,7 @@ TIMEOUT_SECONDS = 3.0  # of an objective that hangs
 
 @dataclass(frozen=True)
 class Setting:
-    """A config, and what the events must know of it."""
+    """A config, and its properties that events depend on."""
 
     family: str
     values: Values
@@ -31,7 +31,7 @@ class Setting:
 
     @property
     def is_timed(self) -> bool:
-        """Whether an evaluation that stands still fails."""
+        """Whether a hanging evaluation fails."""
         return "timeout_seconds" in self.values["task"]
 
     @property
@@ -116,7 +116,7 @@ def _episodes(dice: random.Random, env_id: str) -> tuple[str, Values]:
 
 
 def classic(dice: random.Random) -> Setting:
-    """CartPole or Pendulum, as they are."""
+    """CartPole or Pendulum without wrappers."""
     env_id = dice.choice(["CartPole-v1", "Pendulum-v1"])
     return Setting(env_id, _search(dice, *_episodes(dice, env_id)))
 

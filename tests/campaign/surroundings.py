@@ -15,7 +15,7 @@ APART_SECONDS = 0.8  # more than guard.REPEAT_SECONDS
 
 
 def file_limit(scene: Scene) -> None:
-    """Rank 0 may not write files beyond a size, as under a quota."""
+    """Limit the size of files that rank 0 writes, as a quota does."""
     with scene.life() as life:
         scene.instant(life, early=False)
         largest = max((path.stat().st_size for path in scene.checkpoints()), default=10_000)
@@ -28,7 +28,7 @@ def file_limit(scene: Scene) -> None:
 
 
 def full_disk(scene: Scene) -> None:
-    """The disk fills up while the run writes."""
+    """Fill the disk while the run writes."""
     with scene.life() as life:
         scene.instant(life, early=False)
         with scene.disk.full(scene.dice):
@@ -36,13 +36,13 @@ def full_disk(scene: Scene) -> None:
 
 
 def read_only_disk(scene: Scene) -> None:
-    """The disk may not be written from the start."""
+    """Make the disk read-only before the start."""
     with scene.disk.read_only(), scene.life() as life:
         life.ended({1, 2}, "Read-only file system")
 
 
 def read_only_checkpoints(scene: Scene) -> None:
-    """The directory of the checkpoints may not be written from now on."""
+    """Make the directory of the checkpoints read-only."""
     with scene.life() as life:
         scene.instant(life, early=False)
         if not scene.checkpoints():
@@ -52,7 +52,7 @@ def read_only_checkpoints(scene: Scene) -> None:
 
 
 def clock_jump(scene: Scene) -> None:
-    """The clock jumps in the middle of a life, and back after it; the files have times of both."""
+    """Change the clock during a life, and back after it; files have times of both."""
     seconds = scene.dice.choice(FAR_SECONDS)
     with scene.life() as life:
         scene.instant(life)
@@ -65,7 +65,7 @@ def clock_jump(scene: Scene) -> None:
 
 
 def troubled(scene: Scene, what: str) -> None:
-    """Objective or environment give NaN or raise from now on; the config says that this ends the run."""
+    """Make objective or environment return NaN or raise, which ends the run according to the config."""
     with scene.life() as life:
         scene.instant(life, early=False)
         with scene.trouble(what):

@@ -32,7 +32,7 @@ VALUES = {
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Reference, Path]:
-    """An undisturbed run, and another one that is as it should be."""
+    """An undisturbed run and an equal second one."""
     directory = tmp_path_factory.mktemp("campaign")
     config = directory / "config.yaml"
     config.write_text(json.dumps(VALUES))

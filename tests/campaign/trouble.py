@@ -32,7 +32,7 @@ def trouble() -> str:
 
 
 def cost(x: Array) -> float:
-    """An ellipsoid whose axes lie across the coordinates; its last bit depends on all of x."""
+    """An ellipsoid with rotated axes; its last bit depends on all of x."""
     if trouble() == "nan":
         return float("nan")
     time.sleep(0.0005)
@@ -41,14 +41,14 @@ def cost(x: Array) -> float:
 
 
 def fragile(x: Array) -> float:
-    """The same, but one vector of nine, which its digits tell, always fails."""
+    """The same, but one of nine vectors, selected by its digits, always fails."""
     if int(abs(float(x[0])) * 1e6) % 9 == 0:
         raise ValueError("the simulator diverged, as it always does here")
     return cost(x)
 
 
 class Trouble(gymnasium.Wrapper[Any, Any, Any, Any]):  # type: ignore[misc]
-    """An environment whose steps make trouble."""
+    """An environment whose steps fail or hang on demand."""
 
     def step(self, action: Any) -> Any:
         observation, reward, *rest = self.env.step(action)

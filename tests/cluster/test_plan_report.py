@@ -197,7 +197,7 @@ def test_measure_has_the_states_of_a_run(tmp_path: Path) -> None:
     assert (result.generations, result.timesteps) == (3, np.mean(lengths))
 
 
-def message(capsys: pytest.CaptureFixture[str], *words: Any) -> str:
+def plan_output(capsys: pytest.CaptureFixture[str], *words: Any) -> str:
     with pytest.raises(SystemExit) as ended:
         main(["plan", *map(str, words)])
     assert ended.value.code == 0
@@ -206,7 +206,7 @@ def message(capsys: pytest.CaptureFixture[str], *words: Any) -> str:
 
 def test_plan_prints_a_table_and_the_job_to_submit(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     config, picture = runs.tiny(tmp_path), tmp_path / "plan.png"
-    output = message(capsys, config, "--seconds", 0.1, "--ranks", "1,4", "--plot", picture, "--cores-per-node", 2)
+    output = plan_output(capsys, config, "--seconds", 0.1, "--ranks", "1,4", "--plot", picture, "--cores-per-node", 2)
     assert "12 jobs and" in output and "core hours" in output
     assert f"hpc-es sbatch {config} --nodes" in output
     assert picture.read_bytes().startswith(b"\x89PNG")
@@ -215,7 +215,7 @@ def test_plan_prints_a_table_and_the_job_to_submit(capsys: pytest.CaptureFixture
 def test_durations_are_printed_in_suitable_units() -> None:
     """64 s per generation on one rank: 36 of them are 38.4 minutes, 3,600 are 64 hours; two of them on 2 ranks 64 s."""
     lines = [text("x", EVEN, predictions(EVEN, Stop(generations=n), ranks, FREE), "") for n, ranks in MESSAGES]
-    rows = [line.split() for message in lines for line in message.splitlines() if line.endswith(" 64")]
+    rows = [line.split() for block in lines for line in block.splitlines() if line.endswith(" 64")]
     assert [" ".join(row[2:4] + row[6:9]) for row in rows] == ["64 s 38.4 min 0.64", "64 s 64 h 64", "32 s 64 s 0.0356"]
     quick = replace(EVEN, costs=replace(EVEN.costs, step=1e-7))
     assert "6.4 ms        1.00          1.00  12.8 ms      < 0.01" in text(
@@ -229,10 +229,10 @@ MESSAGES = ((36, (1,)), (3600, (1,)), (2, (2,)))
 def test_plan_of_an_objective_reports_evaluations() -> None:
     costs = Costs(step=0, call=0, job=0.02, chunk=0, lengths=(1,), extras=(0.0, 0.0, 0.0, 1.98))
     result = replace(EVEN, costs=costs, is_objective=True, failed=0.25, steps_per_second=1.92)
-    message = text("x", result, predictions(result, Stop(), (1,), FREE), "")
-    assert "64 evaluations per generation, 1.92 per second, 0.25 of them failed" in message
-    assert "an evaluation takes 515 ms (median 20 ms, longest 2 s)" in message
-    assert " step" not in message
+    report = text("x", result, predictions(result, Stop(), (1,), FREE), "")
+    assert "64 evaluations per generation, 1.92 per second, 0.25 of them failed" in report
+    assert "an evaluation takes 515 ms (median 20 ms, longest 2 s)" in report
+    assert " step" not in report
 
 
 def test_ticks_of_the_plan_plot_are_plain_numbers(tmp_path: Path) -> None:
@@ -260,7 +260,7 @@ def test_log_axis_has_labels_for_any_number_of_decades(low: float, high: float, 
 
 def test_plan_prints_json(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     result = json.loads(
-        message(capsys, runs.tiny(tmp_path), "--seconds", 0.1, "--ranks", "3", "--length", 50, "--json")
+        plan_output(capsys, runs.tiny(tmp_path), "--seconds", 0.1, "--ranks", "3", "--length", 50, "--json")
     )
     assert [item["ranks"] for item in result["ranks"]] == [3]
     assert result["measured"]["costs"]["lengths"] == [50]

@@ -29,7 +29,7 @@ TUNE = "base: toy.yaml\nspace: {algorithm.sigma: [0.1, 0.2], seed: [1, 2, 3]}\n"
 
 @pytest.fixture
 def toy(tmp_path: Path) -> Path:
-    """A config of four repetitions, and a tuning of six trials beside it."""
+    """A directory with a config of four repetitions and a tuning of six trials."""
     (tmp_path / "tune.yaml").write_text(TUNE)
     (tmp_path / "toy.yaml").write_text(TOY)
     return tmp_path / "toy.yaml"

@@ -266,7 +266,7 @@ def test_mujoco_renders_without_a_display(display: str, expected: str | None, mo
 
 @pytest.fixture
 def denied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A run of somebody else, whose directory may be neither searched nor read: for root, chmod would not do."""
+    """A run whose directory cannot be read; monkeypatched, since chmod does not affect root."""
     path = tmp_path / "theirs"
     shutil.copytree(run(), path)
 

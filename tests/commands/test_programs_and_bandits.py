@@ -10,7 +10,7 @@ import hpc_es
 from hpc_es.cli import main
 
 
-def message(capsys: pytest.CaptureFixture[str], *words: str, status: int = 0) -> tuple[str, str]:
+def run_program(capsys: pytest.CaptureFixture[str], *words: str, status: int = 0) -> tuple[str, str]:
     with pytest.raises(SystemExit) as ended:
         main(["run-program", *words])
     assert (ended.value.code or 0) == status
@@ -31,21 +31,21 @@ def message(capsys: pytest.CaptureFixture[str], *words: str, status: int = 0) ->
 def test_run_program_executes_a_program_from_the_command_line(
     program: str, inputs: str, output: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out, err = message(capsys, f"--program={program}", "--input", inputs)
+    out, err = run_program(capsys, f"--program={program}", "--input", inputs)
     assert out == output + "\n"
     assert f"program {program}\n" in err and "it ended after" in err
 
 
 def test_run_program_uses_the_base_and_the_step_limit(capsys: pytest.CaptureFixture[str]) -> None:
-    assert message(capsys, "--program=-.", "--base", "10")[0] == "9\n"
-    out, err = message(capsys, "--program", "+[.]", "--max-steps", "7", status=1)
+    assert run_program(capsys, "--program=-.", "--base", "10")[0] == "9\n"
+    out, err = run_program(capsys, "--program", "+[.]", "--max-steps", "7", status=1)
     assert out == "1 1 1\n"  # + [ . ] . ] .
     assert "was stopped after 7 of at most 7 steps" in err
 
 
 def test_run_program_trace_has_a_line_per_step(capsys: pytest.CaptureFixture[str]) -> None:
     """2 is read, written, and decremented twice."""
-    _, err = message(capsys, "--program", ",[.-]", "--input", "2", "--trace")
+    _, err = run_program(capsys, "--program", ",[.-]", "--input", "2", "--trace")
     lines = [line.split() for line in err.splitlines() if line.lstrip()[:1].isdigit()]
     assert [int(line[0]) for line in lines] == list(range(1, 9))
     assert [line[-1] for line in lines if "writes" in line] == ["2", "1"]
@@ -54,7 +54,7 @@ def test_run_program_trace_has_a_line_per_step(capsys: pytest.CaptureFixture[str
 
 @pytest.fixture(scope="module")
 def result(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A search whose task is to write 2: a program of at most three characters."""
+    """A finished search for a program of at most three characters that writes 2."""
     run = tmp_path_factory.mktemp("programs") / "run"
     config = {
         "seed": 1,
@@ -67,7 +67,7 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_run_program_executes_the_best_program_of_a_run(result: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out, err = message(capsys, str(result))
+    out, err = run_program(capsys, str(result))
     assert out == "2\n"
     assert "print: reward 1, correct" in err
 
@@ -75,9 +75,9 @@ def test_run_program_executes_the_best_program_of_a_run(result: Path, capsys: py
 def test_invalid_arguments_of_run_program_are_refused(
     result: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert "expected a run" in message(capsys, status=2)[1]
-    assert "and not both" in message(capsys, str(result), "--program", ".", status=2)[1]
-    assert "expected whole numbers" in message(capsys, "--program", ".", "--input", "a", status=2)[1]
+    assert "expected a run" in run_program(capsys, status=2)[1]
+    assert "and not both" in run_program(capsys, str(result), "--program", ".", status=2)[1]
+    assert "expected whole numbers" in run_program(capsys, "--program", ".", "--input", "a", status=2)[1]
     list(
         hpc_es.train(
             {
@@ -89,4 +89,4 @@ def test_invalid_arguments_of_run_program_are_refused(
             tmp_path / "run",
         )
     )
-    assert "is not a program search" in message(capsys, str(tmp_path / "run"), status=2)[1]
+    assert "is not a program search" in run_program(capsys, str(tmp_path / "run"), status=2)[1]

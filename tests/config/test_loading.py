@@ -319,14 +319,14 @@ def test_integers_are_accepted_as_floats_and_null_as_no_limit() -> None:
 
 @options
 class Inner:
-    """A section that may be left out, and lists of several shapes."""
+    """An optional section with lists of several shapes."""
 
     sizes: tuple[Count, ...] = opt("sizes", (1,))
 
 
 @options
 class Outer:
-    """Hints that no module uses yet."""
+    """Annotations that no module uses yet."""
 
     inner: Inner | None = opt("inner", None)
     pair: tuple[int, str] = opt("pair", (1, "a"))

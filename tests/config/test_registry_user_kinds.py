@@ -50,7 +50,7 @@ _numbers = itertools.count()
 
 @pytest.fixture
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
-    """Write a module into the current directory under a name that no other test has; returns the name."""
+    """Write a module with a unique name into the current directory; return the name."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setattr(registry, "_import_directories", [])

@@ -29,7 +29,7 @@ ACTOR_CRITIC = ("algorithm={kind: actor_critic}", "noise={}")
 
 
 def hide(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
-    """Make the package look as if it were not installed, to those that were imported with it, too."""
+    """Make the package appear as not installed, also to modules that have imported it."""
     for name in [name for name in sys.modules if package in name.split(".") and not name.startswith("hpc_es")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, package, None)

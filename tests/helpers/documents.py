@@ -16,12 +16,12 @@ PAGES = [README, ROOT / "CONTRIBUTING.md", *SITE]
 
 
 def named(page: Path) -> str:
-    """A page as a test's id."""
+    """The id of a test of this page."""
     return page.relative_to(ROOT).as_posix()
 
 
 def blocks(text: str, language: str) -> list[str]:
-    """The fenced code blocks of a language, with the files that they take in."""
+    """The fenced code blocks of a language, with the files that they include."""
     result = re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     return [
         re.sub(r'^--8<-- "(.*)"$', lambda file: (ROOT / file[1]).read_text(), block, flags=re.M) for block in result
@@ -40,7 +40,7 @@ def links(page: Path) -> list[tuple[str, str]]:
 
 
 def anchors(page: Path) -> set[str]:
-    """The anchors of a page's headings, as MkDocs makes them."""
+    """The anchors of a page's headings, as in MkDocs."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
     return {re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower()) for heading in headings}
 

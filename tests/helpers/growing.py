@@ -30,7 +30,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Walker(Strategy):
-    """Jobs are steps from the mean of the archive, float32[entries, params], which every rank has."""
+    """Jobs are steps from the mean of the archive, float32[entries, params], a shared array."""
 
     def initial(self) -> State:
         theta = self.problem.initial(self.keys.generator(Purpose.INITIAL_PARAMETERS))

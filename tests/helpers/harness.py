@@ -55,7 +55,7 @@ class Finished:
 
 
 class Job:
-    """A job that runs; as a context manager it is killed at the end of the block."""
+    """A running job; as a context manager, kill it at the end of the block."""
 
     def __init__(self, command: Sequence[str], env: Mapping[str, str] | None = None, cwd: str | Path | None = None):
         self._mark = uuid.uuid4().hex
@@ -91,12 +91,12 @@ class Job:
         return _read(self._err.fileno())
 
     def pids(self) -> dict[int, int]:
-        """The process of each rank that lives."""
+        """Process ids of the live ranks."""
         result = self._processes().items()
         return {int(message[name]): pid for pid, message in result for name in RANK_NAMES if name in message}
 
     def alive(self) -> list[int]:
-        """All processes of the job that live, the launcher among them."""
+        """Process ids of all live processes of the job, including the launcher."""
         return list(self._processes())
 
     def signal(self, rank: int, number: int) -> None:
@@ -114,7 +114,7 @@ class Job:
             time.sleep(0.01)
 
     def wait(self, timeout_seconds: float = 180.0) -> Finished:
-        """Wait for the end, or make it."""
+        """Wait for the end; kill the job after the time limit."""
         try:
             self.process.wait(timeout_seconds)
             timed_out = False
@@ -125,7 +125,7 @@ class Job:
         return Finished(self.process.returncode, self.stdout, self.stderr, seconds, timed_out)
 
     def kill(self) -> None:
-        """Kill what is left of the job: the launcher and every rank."""
+        """Kill the remaining processes of the job: the launcher and every rank."""
         for _ in range(100):
             left = self._processes()
             for pid in left:
@@ -184,7 +184,7 @@ def script(text: str) -> list[str]:
 
 
 def clean_environment() -> dict[str, str]:
-    """This process's environment without what a launcher put there, and with one thread a rank."""
+    """The environment of this process without variables of a launcher, and with one thread per rank."""
     kept = {
         name: value
         for name, value in os.environ.items()

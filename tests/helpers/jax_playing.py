@@ -22,7 +22,7 @@ CONSTANT = (("hidden_dims", ()), ("initial", "zeros"))  # a policy whose bias al
 
 @lru_cache(maxsize=32)
 def created(options: tuple[tuple[str, Any], ...], policy: tuple[tuple[str, Any], ...], kind: str) -> tuple[Any, Any]:
-    """The task and the policy of these options; what they compile is kept from test to test."""
+    """The task and the policy of these options, cached with their compiled calls for all tests."""
     arguments = {name: dict(value) if name == "env_kwargs" else value for name, value in options}
     task = JaxEpisodes(Options(**arguments))
     module: Any = mlp if kind == "mlp" else lstm
@@ -69,7 +69,7 @@ def constant(*biases: float) -> Any:
 
 
 def plainly(created: tuple[JaxEpisodes, Any], theta: Any, seed: int) -> tuple[float, int, list[Any]]:
-    """Return, length and observations of an episode: one environment, one step at a time, sums in float64."""
+    """Return, length and observations of an episode, stepped one by one, with sums in float64."""
     task, policy = created
     env = task._env.inner
     pure = policy.pure(np)

@@ -57,7 +57,7 @@ def walk(**keywords: Any) -> Walk:
 
 
 class Keyed(Walk):
-    """Its jitter is from a key in the state, as in Jumanji and Craftax."""
+    """A walk whose jitter uses a key in the state, as in Jumanji and Craftax."""
 
     def reset(self, key: Any) -> tuple[Any, Any]:
         state, observation = super().reset(key)

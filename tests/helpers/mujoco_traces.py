@@ -45,7 +45,7 @@ def by_gymnasium(env_id: str, options: dict[str, Any], rows: int, steps: int, sc
 
 
 def natively(env_id: str, options: dict[str, Any], rows: int, steps: int, scale: float) -> list[list[Line]]:
-    """The same in lockstep; every other step takes the rows in two halves, as if the others were over."""
+    """The same in lockstep; every second step is made in two groups of rows, as if the others were over."""
     environment = environments.make(env_id, options)
     stepping = MujocoBackend(mujoco_kind.simulator(environment), native_backend.time_limit(environment))
     actions = actions_of(environment, rows, steps, scale)
@@ -92,5 +92,5 @@ def is_reset(line: Line) -> bool:
 
 
 def output(line: Line) -> list[Any]:
-    """A line with its numbers."""
+    """The text of a line with its numbers."""
     return [np.frombuffer(part).tolist() if isinstance(part, bytes) else part for part in line]

@@ -59,26 +59,26 @@ def command(run: Path, *arguments: str) -> list[str]:
 
 
 def begin(ranks: int, run: Path, *arguments: str, env: Mapping[str, str] | None = None) -> Job:
-    """A job that trains; 0 ranks is one process without a launcher."""
+    """Start a training job; 0 ranks is one process without a launcher."""
     arguments = tuple(command(run, *arguments))
     return start(ranks, arguments, env, ROOT) if ranks else Job([sys.executable, *arguments], env, ROOT)
 
 
 def train(ranks: int, run: Path, *arguments: str, env: Mapping[str, str] | None = None) -> Finished:
-    """The job at its end."""
+    """Run a training job to its end."""
     with begin(ranks, run, *arguments, env=env) as job:
         return job.wait()
 
 
 def finished(ranks: int, run: Path, *arguments: str) -> Finished:
-    """The same for a job that must end well."""
+    """Run a training job that must end with status 0."""
     done = train(ranks, run, *arguments)
     assert done.status == 0, str(done)
     return done
 
 
 def here(config: Path, run: Path, overrides: Sequence[str]) -> None:
-    """Train in this process, without a launcher, to the end; of use where to start one would take seconds."""
+    """Train in this process to the end, without the start-up time of a job."""
     for _ in hpc_es.train(load_config(config, overrides), run):
         pass
 
@@ -101,7 +101,7 @@ def digest(snapshot: Snapshot) -> str:
 
 
 def digests(run: Path) -> dict[int, str]:
-    """The digest of every checkpoint that is there, by generation."""
+    """The digest of every existing checkpoint, by generation."""
     snapshots = [load(path) for path in Store(run / "checkpoints").paths()]
     return {snapshot.state.generation: digest(snapshot) for snapshot in snapshots}
 

@@ -53,7 +53,7 @@ class Rows(BlockNoise):
 
 
 class Rotated(Rows):
-    """The directions of CounterNoise, float64, turned by a rotation."""
+    """The directions of CounterNoise in float64, rotated."""
 
     def __init__(self, turn: Array) -> None:
         BlockNoise.__init__(self, len(turn), BLOCK)
@@ -97,7 +97,7 @@ class Cost(ProblemDefaults):
 
 
 class Behaving(Cost):
-    """The same, a vector being its behaviour."""
+    """The same with the vector as its behaviour."""
 
     def __init__(self, cost: Callable[[Array], float] | Sequence[float], theta: Array) -> None:
         super().__init__(cost, theta)
@@ -110,7 +110,7 @@ class Behaving(Cost):
 
 
 def strategy(kind: str, cost: Any, theta: Any, noise: Any = None, chunk_size: int = 4, **options: Any) -> Any:
-    """A strategy of this kind and these options, on a cost, from theta."""
+    """A strategy of this kind with these options, for a cost, starting from theta."""
     theta = np.asarray(theta)
     theta = theta if theta.dtype == np.float32 else theta.astype(np.float64)
     task = {"kind": "function", "function": "tests.helpers.toys:noisy_bowl", "dimension": len(theta)}

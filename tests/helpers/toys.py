@@ -131,7 +131,7 @@ class Slow(Survival):
 
 
 class Hidden(Survival):
-    """The reward counts the episodes of the instance: reset does not clear it."""
+    """The reward is the number of episodes of the instance, which reset does not clear."""
 
     def __init__(self) -> None:
         self.episodes = 0
@@ -146,7 +146,7 @@ class Hidden(Survival):
 
 
 class Growing(Hidden):
-    """Each episode of an instance is a step longer than the one before."""
+    """Each episode of an instance is one step longer than the previous one."""
 
     def step(self, action: Any) -> Step:
         observation, reward, _, truncated, info = Survival.step(self, action)
@@ -162,7 +162,7 @@ class Globals(Survival):
 
 
 class Shifted(Survival):
-    """Actions 5, 6, 7; the reward is the action, which must be a legal one."""
+    """Actions 5, 6, 7; the reward is the action, which must be valid."""
 
     action_space = spaces.Discrete(3, start=5)
 
@@ -173,7 +173,7 @@ class Shifted(Survival):
 
 
 class Reach(Survival):
-    """A Box of two actions that must be legal ones; the reward is their sum."""
+    """A Box of two actions, which must be valid; the reward is their sum."""
 
     def __init__(self, low: float = -1.0, high: float = 1.0, dtype: str = "float32", bounded: bool = False) -> None:
         self.action_space = spaces.Box(low, high, (2,), np.dtype(dtype).type)
@@ -214,7 +214,7 @@ class Chaos(gymnasium.Env[Any, Any]):
 
 
 class Strange(Survival):
-    """Spaces that no flat policy fits."""
+    """Spaces that no policy for vectors supports."""
 
     def __init__(self, observations: str = "flat", actions: str = "discrete") -> None:
         flat = spaces.Box(-1, 1, (3,), np.float32)
@@ -270,7 +270,7 @@ for _class in ENVIRONMENTS:
 
 
 class Still:
-    """An actor that always gives the same outputs, and notes the stack's size at each call."""
+    """An actor with constant outputs that records the number of rows of each call."""
 
     def __init__(self, jobs: int, action: float = 0.0, actions: int = 0) -> None:
         self.rows, self.sizes, self.kept, self.restarts = list(range(jobs)), list[int](), list[list[int]](), list[int]()
@@ -295,25 +295,25 @@ class Still:
 
 
 def noisy_bowl(x: Array, seed: int) -> float:
-    """|x - 1|^2 with noise, an objective; it takes long enough for a look at the other ranks."""
+    """|x - 1|^2 with noise; it takes long enough for messages of other ranks."""
     time.sleep(0.03)
     return float(np.square(x - 1).sum() + 0.1 * np.random.default_rng(seed).standard_normal())
 
 
 def valley(x: Array) -> float:
-    """`ellipsoid`, in long enough for all ranks to have a share."""
+    """`ellipsoid`, slow enough for all ranks to get a share."""
     time.sleep(0.001)
     return ellipsoid(x)
 
 
 def often_hanging(x: Array, seed: int) -> float:
-    """`ellipsoid` in 2 ms; where the seed is a multiple of ten it does not return before its time-out."""
+    """`ellipsoid` in 2 ms; if the seed is a multiple of ten it hangs until its time-out."""
     time.sleep(3600 if seed % 10 == 0 else 0.002)
     return ellipsoid(x)
 
 
 def ellipsoid(x: Array) -> float:
-    """An ellipsoid whose axes lie across the coordinates; its last bit depends on all of x."""
+    """An ellipsoid with rotated axes; its last bit depends on all of x."""
     steps = np.cumsum(x - 1) / np.sqrt(np.arange(1, len(x) + 1))
     return float((steps * steps).sum())
 

@@ -51,7 +51,7 @@ _folder = tempfile.TemporaryDirectory(prefix="hpc_es_trained_")
 
 
 class Talking(Survival):
-    """Prints from Python and, as a simulator may, behind its back."""
+    """Prints from Python and, as a simulator may, directly to the file descriptor."""
 
     def step(self, action: Any) -> Any:
         print("a word from Python")
@@ -60,7 +60,7 @@ class Talking(Survival):
 
 
 class Painted(Survival):
-    """Frame i of an episode is grey, 20 * i; 25 frames a second."""
+    """Frame i of an episode is grey, 20 * i; 25 frames per second."""
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 25}  # noqa: RUF012  as in Gymnasium
 
@@ -121,7 +121,7 @@ def outputs(theta: Float32, hidden: int, outputs: int, observations: Array) -> A
 
 
 def lengths_by_hand(policy: LoadedPolicy, environment: Any, seeds: list[int]) -> tuple[list[float], list[int]]:
-    """Returns and lengths of these episodes, played one after the other."""
+    """Returns and lengths of these episodes, played one by one."""
     returns, lengths = [], []
     for seed in seeds:
         observation, _ = environment.reset(seed=seed)

@@ -37,7 +37,7 @@ def start(ranks: int, args: Sequence[str], launcher: Sequence[str] = (*ULFM, *HE
 
 
 def begin(ranks: int, run: Path, *arguments: str, launcher: Sequence[str] = (*ULFM, *HERE)) -> Job:
-    """Train the tiny config where ranks may die."""
+    """Start training of the tiny config with fault tolerance."""
     return start(ranks, runs.command(run, *arguments, "mpi.fault_tolerance=true"), launcher)
 
 
@@ -50,6 +50,6 @@ def trains(job: Job, run: Path, generation: int = 0) -> dict[int, int]:
 
 
 def assert_survived(done: Finished, losses: int = 1) -> None:
-    """It ended well, and the killed were missed: not killed after the end."""
+    """Assert that the job ended with status 0 after the loss of the killed ranks."""
     assert done.status == 0 and not done.timed_out, str(done)
     assert done.stdout.count("WARNING: lost ") >= losses, str(done)

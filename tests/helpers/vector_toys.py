@@ -28,13 +28,13 @@ class Swarm(VectorEnv[Any, Any, Any]):
         self.steps = self.started = 0
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        self.steps, self.seeds = 0, list(self.arguments(seed))
+        self.steps, self.seeds = 0, list(self.episode_seeds(seed))
         assert len(self.seeds) == self.num_envs
         drawn = [gymnasium.utils.seeding.np_random(int(item))[0].uniform(0.1, 0.9, 4) for item in self.seeds]
         self.x = np.array(drawn)
         return self.x.astype(np.float32), {}
 
-    def arguments(self, seed: Any) -> Sequence[int]:
+    def episode_seeds(self, seed: Any) -> Sequence[int]:
         if self.fault == "arrays alone" and not isinstance(seed, np.ndarray):
             raise TypeError("expected an array")
         if self.fault == "no seeds":
@@ -64,13 +64,13 @@ def sync_pendulum(num_envs: int, max_episode_steps: int | None = None) -> SyncVe
 
 
 class Images(Swarm):
-    """It observes pictures."""
+    """Swarm with image observations."""
 
     single_observation_space: Any = gymnasium.spaces.Box(0, 255, (4, 84, 84), np.uint8)
 
 
 class Hasty(Swarm):
-    """It observes the next episode at the end of one."""
+    """Swarm whose last observation is the first of the next episode."""
 
     metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
 

@@ -134,7 +134,7 @@ def test_check_reports_invalid_cma_es_options(mistake: str) -> None:
 
 
 def refused(done: Finished, *texts: str) -> None:
-    """Status 2 and each text once on stderr, without a traceback, in no time."""
+    """Assert status 2 and each text once on stderr, without a traceback or time-out."""
     assert done.status == 2 and not done.timed_out, str(done)
     assert "Traceback" not in done.stderr + done.stdout, str(done)
     for text in texts:
@@ -292,7 +292,7 @@ def lines_of_check(config: Mapping[str, Any], tmp_path: Path) -> list[str]:
 
 @pytest.fixture
 def without_packages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither MuJoCo nor TensorFlow is installed."""
+    """Environment variables that hide MuJoCo and TensorFlow."""
     real = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "tensorflow" else real(name))
     monkeypatch.setitem(sys.modules, "mujoco", None)

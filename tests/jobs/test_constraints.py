@@ -72,7 +72,7 @@ OPTIMUM = (-0.5, -math.sqrt(1.75))
 
 
 def trained(ranks: int, directory: Path, kind: str, run: str, **env: str) -> Finished:
-    """A job that trains into this run directory, to its end or to where a rank is killed."""
+    """Train into this run directory, to the end or until a rank is killed."""
     (directory / "my_disc.py").write_text(TASK)
     config = directory / f"{kind}.yaml"
     config.write_text(CONFIG.format(kind=kind))

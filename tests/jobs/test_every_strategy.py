@@ -48,7 +48,7 @@ def has(kind: str, option: str) -> bool:
 
 
 def settings(kind: str) -> dict[str, Any]:
-    """Few jobs of a generation, where that is an option."""
+    """Options for few jobs per generation, if the kind has one."""
     return {"kind": kind, **({"population_size": 12} if has(kind, "population_size") else {})}
 
 
@@ -99,7 +99,7 @@ def trained(variants: dict[str, Any], ranks: int, directory: Path, generations: 
 
 
 def assert_all_same(variants: dict[str, Any], result: Path, alone: Path) -> None:
-    """Each variant has the bits of one rank, to the end."""
+    """Assert that each variant equals the run on one rank."""
     for variant in variants:
         runs.assert_same(result / variant, alone / variant)
         assert runs.newest(result / variant).state.generation == GENERATIONS
@@ -115,7 +115,7 @@ def test_three_ranks_then_two_equal_one_rank(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """All that one rank gives."""
+    """The directory of all variants on one rank."""
     return trained(ALL, 1, tmp_path_factory.mktemp("every_strategy") / "1")
 
 

@@ -22,7 +22,7 @@ SHORT = ("stop.generations=2", "report.plot_interval_seconds=0", "evaluation.int
 
 
 def files(page: Path) -> dict[str, str]:
-    """The files that a page shows, by name; every block of Python or YAML is one."""
+    """The files of a page by name: every block of Python or YAML."""
     result: dict[str, str] = {}
     for language, name, text in BLOCK.findall(page.read_text(encoding="utf-8")):
         assert language in {"python", "yaml", "sh"}, f"{named(page)} has a block of {language!r}"

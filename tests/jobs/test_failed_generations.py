@@ -33,7 +33,7 @@ def cost(x, folder, first, last):
 
 
 def config(directory: Path, first: int, last: int = 99, **sections: Any) -> dict[str, Any]:
-    """A search for 3 numbers whose evaluations fail from one generation to before another."""
+    """A search for 3 numbers whose evaluations fail in a range of generations."""
     (directory / "licensed.py").write_text(FAILS_FROM)
     arguments = {"folder": str(directory), "first": first, "last": last}
     task = {"kind": "function", "function": "licensed:cost", "dimension": 3, "arguments": arguments, "journal": False}
@@ -42,7 +42,7 @@ def config(directory: Path, first: int, last: int = 99, **sections: Any) -> dict
 
 
 def train(directory: Path, settings: dict[str, Any]) -> list[int]:
-    """The generations that were finished in this start."""
+    """The generations that this start has finished."""
     return [int(row["generation"] or 0) for row in hpc_es.train(settings, directory / "run")]
 
 

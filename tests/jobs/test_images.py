@@ -42,7 +42,7 @@ SPEC = ObservationSpec((16, 16, 3), np.dtype(np.uint8))
 
 @pytest.fixture
 def here(tmp_path: Path) -> Path:
-    """Return a directory with the example and nothing else."""
+    """Return a directory with the example only."""
     for file in EXAMPLE.glob("*.*"):
         shutil.copy(file, tmp_path)
     return tmp_path
@@ -50,7 +50,7 @@ def here(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def inside(here: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Make the directory the current one of this process; what is imported of it is forgotten afterwards."""
+    """Change to the directory; its modules are removed from sys.modules afterwards."""
     names = ("blob", "blobs", "patches")
     registry = dict(gymnasium.registry)
     monkeypatch.chdir(here)

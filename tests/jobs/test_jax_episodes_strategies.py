@@ -45,7 +45,7 @@ def settings(name: str) -> dict[str, object]:
 
 
 def job(ranks: int, *arguments: str, cache: Path) -> Finished:
-    """A job whose ranks read what another has compiled."""
+    """Run a job that uses the compilation cache of another one."""
     env = {"JAX_COMPILATION_CACHE_DIR": str(cache), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
     with start(ranks, arguments, env, ROOT) as started:
         done = started.wait(300)

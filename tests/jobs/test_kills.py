@@ -56,7 +56,7 @@ def writing(run: Path) -> bool:
 
 
 def stopped_while_writing(run: Path, master: int) -> bool:
-    """Whether the master was caught, and is held, in the middle of a write."""
+    """Whether rank 0 was stopped in the middle of a write."""
     limit = time.monotonic() + 0.5
     while not writing(run) and time.monotonic() < limit:
         pass
@@ -85,7 +85,7 @@ def instant(job: Job, run: Path, what: str, dice: random.Random) -> int:
 
 
 def kill(run: Path, what: str, dice: random.Random) -> bool:
-    """One life: start, kill one rank, see how the job ends; whether the launcher named that one.
+    """Start a job, kill one rank, and wait for the end; return whether the launcher named this rank.
 
     Hydra kills the others at once, and when it is slow to look it names one of those: the first with status 9. Where a
     rank dies in the middle of an answer of Hydra's, Hydra ends by itself with status 255 and names none.

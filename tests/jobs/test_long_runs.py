@@ -33,12 +33,12 @@ REPORTS = {
 
 
 def saved(run: Path) -> int:
-    """The generation of the newest checkpoint; to count the rows of so long a run takes longer than they do."""
+    """The generation of the newest checkpoint, since counting the rows of a long run is slow."""
     return int(runs.status(run)["generation"]) if (run / "status.json").exists() else 0
 
 
 def settled(job: Job) -> dict[int, tuple[float, ...]]:
-    """The least of several looks: a checkpoint or a picture in the making takes a file and some memory."""
+    """The minimum of several samples, since writing a checkpoint or a plot takes a file and some memory."""
     looks = []
     for _ in range(LOOKS):
         looks.append(observed(job))
@@ -60,7 +60,7 @@ def observed(job: Job) -> dict[int, tuple[float, ...]]:
 
 
 def assert_flat(run: Path, report: str) -> None:
-    """Ten thousand generations on two ranks take what a quarter of them takes."""
+    """Assert that ten thousand generations on two ranks use no more than a quarter of them."""
     config = runs.tiny(run.parent, CONFIG)
     with start(2, ["-m", "hpc_es.main", str(config), "--output", str(run), report], cwd=ROOT) as job:
         runs.wait_for(lambda: saved(run) >= SETTLED, 900)

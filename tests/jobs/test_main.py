@@ -20,7 +20,7 @@ PROMPT_SECONDS = 10.0
 
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Forty generations undisturbed, each of them in a checkpoint."""
+    """An undisturbed run of forty generations with a checkpoint of each."""
     run = tmp_path_factory.mktemp("reference") / "run"
     runs.finished(0, run, *runs.EVERY, "stop.generations=40")
     return run
@@ -160,7 +160,7 @@ def test_failure_on_another_rank_is_logged_by_rank_0_with_its_traceback(tmp_path
 
 
 def ended(done: Finished, rank: int, *texts: str) -> None:
-    """Soon, with a failure that names the rank on the lines that say why."""
+    """Assert that the job failed soon and the lines with the reason name the rank."""
     assert done.status not in {0, 2, 75} and not done.timed_out and done.seconds < PROMPT_SECONDS, str(done)
     for text in texts:
         assert any(text in line and f"[rank {rank} of 3 on " in line for line in done.stderr.splitlines()), str(done)

@@ -33,7 +33,7 @@ backend.difference, Episodes.new_backend = difference, stepping
 
 
 def run(ranks: int, cache: Path, body: str, text: str = "") -> tuple[list[str], list[str]]:
-    """Return who has compared, and who steps by what."""
+    """Return the ranks that compared, and the stepping of each rank."""
     done = mpiexec(ranks, script(COUNTED.replace("TEXT", repr(text)) + body), env={"XDG_CACHE_HOME": str(cache)})
     assert done.status == 0, done
     said = re.findall(r"<rank (.*?)>", done.stdout + done.stderr)

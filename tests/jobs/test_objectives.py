@@ -38,7 +38,7 @@ def arguments(config: Path, run: Path, *overrides: str) -> list[str]:
 
 
 def finished(ranks: int, config: Path, run: Path, *overrides: str) -> dict[str, Any]:
-    """Run to the end, from a directory that has nothing to do with it; returns result.json."""
+    """Run to the end from an unrelated directory; return result.json."""
     (run.parent / "here").mkdir(exist_ok=True)
     done = mpiexec(ranks, arguments(config, run, *overrides), timeout_seconds=120, cwd=run.parent / "here")
     assert done.status == 0, str(done)
@@ -47,7 +47,7 @@ def finished(ranks: int, config: Path, run: Path, *overrides: str) -> dict[str, 
 
 
 def assert_same(run: Path, reference: Path) -> None:
-    """The state of every generation that both have, and all evaluations."""
+    """Assert equal states of all common generations, and equal evaluations."""
     ours, theirs = runs.digests(run), runs.digests(reference)
     assert ours and ours.items() <= theirs.items()
     assert (run / "evaluations.csv").read_bytes() == (reference / "evaluations.csv").read_bytes()

@@ -20,7 +20,7 @@ FIVE = ("repetitions=5", "checkpoint.interval=1")
 CLOCK = ("seconds",)
 
 
-def result(run: Path) -> list[dict[str, Any]]:
+def results_of(run: Path) -> list[dict[str, Any]]:
     """The results without the columns of time."""
     return [{name: value for name, value in row.items() if name not in CLOCK} for row in results.read_results(run)]
 
@@ -34,7 +34,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_repetitions_differ_and_are_complete(reference: Path) -> None:
-    rows = result(reference)
+    rows = results_of(reference)
     assert [row["repetition"] for row in rows] == [0, 1, 2, 3, 4]
     assert len({row["theta_sha256"] for row in rows}) == 5
     assert results.summary(results.read_results(reference))["missing"] == []
@@ -54,7 +54,7 @@ def test_repetitions_are_identical_on_any_ranks_and_groups(
     reference: Path, tmp_path: Path, ranks: int, groups: int
 ) -> None:
     done = runs.finished(ranks, tmp_path / "run", *FIVE, f"repetition_groups={groups}")
-    assert result(tmp_path / "run") == result(reference)
+    assert results_of(tmp_path / "run") == results_of(reference)
     assert len(list((tmp_path / "run" / "results").iterdir())) == groups
     assert "5 of 5 repetitions finished" in done.stdout
 
@@ -66,14 +66,14 @@ def test_array_tasks_share_the_directory(reference: Path, tmp_path: Path) -> Non
         done = runs.train(2, tmp_path / "run", *FIVE, env=environ)
         assert done.status == 0, str(done)
         first = [3, 4] if task else [0, 1, 2, 3, 4]
-        assert [row["repetition"] for row in result(tmp_path / "run")] == first
-    assert result(tmp_path / "run") == result(reference)
+        assert [row["repetition"] for row in results_of(tmp_path / "run")] == first
+    assert results_of(tmp_path / "run") == results_of(reference)
     assert json.loads((tmp_path / "run" / "status_0_of_2.json").read_text())["status"] == "finished"
 
 
 def test_shard_runs_its_repetitions_only(tmp_path: Path) -> None:
     runs.finished(0, tmp_path / "run", *FIVE, "--shard", "1/3")
-    assert [row["repetition"] for row in result(tmp_path / "run")] == [2, 3]
+    assert [row["repetition"] for row in results_of(tmp_path / "run")] == [2, 3]
 
 
 @pytest.mark.long
@@ -101,10 +101,10 @@ def test_killed_repetitions_are_resumed(reference: Path, tmp_path: Path, groups:
 def test_lost_line_is_written_again_without_training(reference: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     runs.finished(0, run, *FIVE)
-    before, path = result(run), run / "results" / "0-of-1.jsonl"
+    before, path = results_of(run), run / "results" / "0-of-1.jsonl"
     path.write_bytes(b"\n".join(path.read_bytes().split(b"\n")[:3]) + b'\n{"repe')
     done = runs.finished(2, run, *FIVE)
-    assert result(run) == before
+    assert results_of(run) == before
     assert "generation 1 of 6" not in done.stdout
 
 
@@ -130,7 +130,7 @@ def test_signal_stops_all_groups_with_status_75_and_the_command_resumes(referenc
     assert done.stdout.splitlines()[-1].endswith("a signal); the same command resumes the run"), str(done)
     runs.finished(2, run, *arguments, "task.env_kwargs.pause_seconds=0.001")
     runs.finished(0, tmp_path / "plain", *arguments[:1], arguments[2])
-    assert result(run) == result(tmp_path / "plain")
+    assert results_of(run) == results_of(tmp_path / "plain")
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ def test_failed_repetition_does_not_affect_the_others(tmp_path: Path) -> None:
     done = runs.train(3, run, "repetitions=3")
     assert done.status == 2, str(done)
     assert "repetition 1:" in done.stderr
-    assert [row["repetition"] for row in result(run)] == [0, 2]
+    assert [row["repetition"] for row in results_of(run)] == [0, 2]
 
 
 def test_inspect_and_eval_list_the_repetitions(tmp_path: Path, capsys: Any) -> None:

@@ -20,7 +20,7 @@ NORMALISED = (
 
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Eight generations undisturbed, each of them in a checkpoint."""
+    """An undisturbed run of eight generations with a checkpoint of each."""
     run = tmp_path_factory.mktemp("reference") / "run"
     runs.finished(1, run, *runs.EVERY, *NORMALISED, "stop.generations=8")
     return run
@@ -28,7 +28,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def stopped(reference: Path, tmp_path: Path) -> Path:
-    """A copy of the run as it was after its last start ended: at generation 8."""
+    """A copy of the finished run, at generation 8."""
     return Path(shutil.copytree(reference, tmp_path / "run"))
 
 

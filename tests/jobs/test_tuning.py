@@ -82,7 +82,7 @@ def status(output: Path, name: str = "status.json") -> dict[str, Any]:
     return result
 
 
-def started(output: Path, number: int) -> int:
+def number_of_starts(output: Path, number: int) -> int:
     """Number of starts of a trial, with resumes."""
     path = output / f"trial_{number:04d}" / "log.txt"
     return path.read_text().count("rank=host:pid") if path.exists() else 0
@@ -135,11 +135,11 @@ def test_killed_tuning_runs_only_missing_trials_with_identical_results(undisturb
         job.signal(1, signal.SIGKILL)
         assert job.wait(60).status not in {0, 75}
     pause.unlink()
-    assert [started(output, number) for number in range(6)] == [1, 1, 0, 0, 0, 0]
+    assert [number_of_starts(output, number) for number in range(6)] == [1, 1, 0, 0, 0, 0]
     said = tune(1, output, GRID, base=base)
     assert "6 trials: 6 complete" in said
     assert outcome(output) == outcome(undisturbed)
-    assert [started(output, number) for number in range(6)] == [1, 2, 1, 1, 1, 1]
+    assert [number_of_starts(output, number) for number in range(6)] == [1, 2, 1, 1, 1, 1]
     assert_same(output / "trial_0001", undisturbed / "trial_0001")
     files = {path: path.stat().st_mtime_ns for path in output.glob("trial_*/*")}
     assert "6 trials: 6 complete" in tune(1, output, GRID, base=base)
@@ -165,7 +165,7 @@ def test_signal_ends_a_tuning_with_status_75_and_it_resumes(undisturbed: Path, t
     assert Trial(output, 0).record()["begun"] == 0, "not in vain"
     tune(2, output, GRID, base=base)
     assert outcome(output) == outcome(undisturbed)
-    assert started(output, 0) == 2
+    assert number_of_starts(output, 0) == 2
 
 
 @pytest.mark.long
@@ -179,7 +179,7 @@ def test_failed_trial_is_listed_and_does_not_affect_the_others(tmp_path: Path) -
     assert "all jobs of the last 2 generations failed" in reasons[0]
     assert status(tmp_path / "grid")["status"] == "finished"
     tune(2, tmp_path / "grid", space)
-    assert [started(tmp_path / "grid", number) for number in range(3)] == [1, 1, 1]
+    assert [number_of_starts(tmp_path / "grid", number) for number in range(3)] == [1, 1, 1]
 
 
 def test_tuning_fails_if_all_trials_fail(tmp_path: Path) -> None:
@@ -296,7 +296,7 @@ def test_two_tasks_share_a_study(tmp_path: Path) -> None:
     result = outcome(output)
     assert sorted(result) == list(range(8))
     assert {state for state, _, _ in result.values()} <= {"complete", "pruned"}
-    assert [started(output, number) for number in range(8)] == [1] * 8, "none twice"
+    assert [number_of_starts(output, number) for number in range(8)] == [1] * 8, "none twice"
     assert all("complete: objective" in text for text in said), "both had some"
     trials = Study(output, {}, 8, 1)._study.trials
     assert {min(trial.intermediate_values) for trial in trials} == {10}, "the untrained theta tells nothing"
@@ -319,7 +319,7 @@ def test_killed_task_of_a_study_loses_no_trial(tmp_path: Path) -> None:
     result = outcome(output)
     assert sorted(result) == list(range(8))
     assert {state for state, _, _ in result.values()} <= {"complete", "pruned"}
-    assert [started(output, number) for number in range(8)] == [2, 1, 1, 1, 1, 1, 1, 1]
+    assert [number_of_starts(output, number) for number in range(8)] == [2, 1, 1, 1, 1, 1, 1, 1]
     rows = {row["trial"]: row for row in read_report(output).rows}
     assert rows[0]["hyperparameters"] == values
     assert [row["generation"] for row in metrics(output / "trial_0000")] == list(range(6))

@@ -264,14 +264,14 @@ def test_new_cases_differ_from_those_of_the_task() -> None:
         assert wanted == inputs
 
 
-def actual() -> Iterator[dict[str, str]]:
+def published_programs() -> Iterator[dict[str, str]]:
     with (ROOT / "docs/searches.csv").open() as file:
         yield from (line for line in csv.DictReader(file) if line["solved"] == "1")
 
 
 def test_programs_in_the_docs_are_correct() -> None:
     """Executed by the reference interpreter, in full and in their shortest form, with the stated success rates."""
-    lines = list(actual())
+    lines = list(published_programs())
     assert len(lines) >= 8
     for line in lines:
         own = TASKS[line["task"]].cases(TASKS[line["task"]].base)

@@ -89,7 +89,7 @@ class Batch:
         self.wait_for(lambda: self.text().count(text) >= times, repr(text), seconds)
 
     def pid(self, rank: int) -> int:
-        """The process of a rank, from the table that it prints; srun may pass it on after the first generation."""
+        """Process id of a rank, from the table in the log, which srun may forward after the first generation."""
         table = re.compile(rf"^rank=host:pid.* {rank}=\S+:(\d+).*\n", re.MULTILINE)
         self.wait_for(lambda: table.search(self.text()), f"rank {rank} in the table of ranks")
         return int(table.findall(self.text())[-1])
@@ -104,7 +104,7 @@ class Batch:
         self.wait_for(lambda: self.state == "PENDING" and self.restarts >= times, f"requeue {times}")
 
     def start_now(self) -> None:
-        """Start it a little later, when its credentials are not those of before; SLURM would wait for two minutes."""
+        """Start the requeued job after a short pause, with new credentials, instead of SLURM's two minutes."""
         time.sleep(HOLD_SECONDS)
         self.cluster.call("scontrol", "update", f"JobId={self.number}", "StartTime=now")
 

@@ -28,7 +28,7 @@ def members(directory: Path) -> list[int]:
 
 
 def reap(directory: Path) -> None:
-    """Kill all members, again until there are none, for they make new ones; then remove the directory."""
+    """Kill all members until none is left, because they start new ones; then remove the directory."""
     limit = time.monotonic() + LIMIT_SECONDS
     while (left := members(directory)) and time.monotonic() < limit:
         for pid in left:

@@ -22,7 +22,7 @@ FEWER = "-n$((4 - 2 * ${SLURM_RESTART_COUNT:-0}))"  # tasks: 4, and 2 after a re
 
 
 def started(cluster: Cluster, run: Path) -> Batch:
-    """A batch job that trains and now hangs in the middle of generation 6 or later: the last checkpoint is older."""
+    """A batch job that hangs in generation 6 or later, after its last checkpoint."""
     slow = run.parent / "slow"
     overrides = (f"stop.generations={GENERATIONS}", f"checkpoint.interval={INTERVAL}", "evaluation.interval=0")
     slowly = (f"task.env_kwargs.pause_file={slow}", "task.env_kwargs.pause_seconds=0.002")

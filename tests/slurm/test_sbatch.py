@@ -31,7 +31,7 @@ def sbatch(cluster: Cluster, config: Path, *arguments: str) -> Batch:
     return Batch(cluster, number, config.parent / f"{config.stem}-{number}.log")
 
 
-def started(batch: Batch, run: Path, generations: int = 1) -> None:
+def wait_for_generations(batch: Batch, run: Path, generations: int = 1) -> None:
     """Return when this number of generations is finished."""
     batch.wait_for(lambda: runs.generation(run) >= generations, f"{generations} generations")
 
@@ -43,7 +43,7 @@ def restarted(batch: Batch) -> None:
 
 
 def slow(directory: Path) -> str:
-    """The override with which generations take seconds, as long as the file is there."""
+    """The override with which generations take seconds while the file exists."""
     (directory / "slow").touch()
     return f"task.env_kwargs.pause_file={directory}/slow"
 
@@ -52,7 +52,7 @@ def test_interrupted_job_saves_and_is_requeued(cluster: Cluster, shared: Path, r
     directory = shared / "a b's"  # quotes survive YAML, shell and sbatch
     config, run = runs.tiny(directory), directory / "runs" / "tiny"
     batch = sbatch(cluster, config, "stop.generations=150", "checkpoint.interval=0", slow(directory), "--nodes=2")
-    started(batch, run)
+    wait_for_generations(batch, run)
     cluster.call(*USR1, batch.number)
     batch.says("hpc-es requeue: ")
     assert runs.status(run)["status"] == "interrupted" and runs.generation(run) < 150
@@ -68,7 +68,7 @@ def test_signal_to_ranks_and_batch_shell_saves_and_requeues(cluster: Cluster, sh
     """Some sites preempt by SIGTERM to both: the shell must stay until the ranks have saved."""
     config, run = runs.tiny(shared), shared / "runs" / "tiny"
     batch = sbatch(cluster, config, "stop.generations=150", "checkpoint.interval=0", slow(shared))
-    started(batch, run)
+    wait_for_generations(batch, run)
     for whom in (["--batch"], []):  # the shell alone; the ranks
         cluster.call("scancel", *whom, "--signal=TERM", batch.number)
     batch.says("hpc-es requeue: ")
@@ -82,7 +82,7 @@ def test_signal_to_ranks_and_batch_shell_saves_and_requeues(cluster: Cluster, sh
 def test_killed_rank_ends_the_step_and_requeues_the_job(cluster: Cluster, shared: Path) -> None:
     run = shared / "runs" / "tiny"
     batch = sbatch(cluster, runs.tiny(shared), *ENDLESS)
-    started(batch, run)
+    wait_for_generations(batch, run)
     os.kill(batch.pid(1), signal.SIGKILL)
     batch.says("hpc-es requeue: ", seconds=30)  # without --kill-on-bad-exit the others would wait for it without end
     assert runs.newest(run).state.generation >= 1
@@ -98,7 +98,7 @@ def test_rank_has_one_thread_per_core(cluster: Cluster, shared: Path) -> None:
 def test_cancelled_job_is_not_requeued(cluster: Cluster, shared: Path) -> None:
     run = shared / "runs" / "tiny"
     batch = sbatch(cluster, runs.tiny(shared), *ENDLESS)
-    started(batch, run)
+    wait_for_generations(batch, run)
     cluster.call("scancel", batch.number)
     batch.ends("CANCELLED")
     batch.says("is COMPLETING: left to SLURM")
@@ -128,7 +128,7 @@ def test_long_generation_is_discarded_before_the_time_limit(repetitions: int, cl
 def test_job_with_a_user_error_is_not_requeued(cluster: Cluster, shared: Path) -> None:
     config = runs.tiny(shared)
     batch = sbatch(cluster, config, *ENDLESS)
-    started(batch, shared / "runs" / "tiny")
+    wait_for_generations(batch, shared / "runs" / "tiny")
     cluster.call(*USR1, batch.number)
     batch.says("interrupted after")
     config.write_text("seed: -1")  # and the status file still says interrupted
@@ -145,8 +145,8 @@ def test_only_the_interrupted_array_task_is_requeued(cluster: Cluster, shared: P
     first, last = (
         Batch(cluster, f"{array.number}_{task}", shared / f"tiny-{array.number}_{task}.log") for task in (0, 1)
     )
-    started(first, run / "repetition_0000")
-    started(last, run / "repetition_0001")
+    wait_for_generations(first, run / "repetition_0000")
+    wait_for_generations(last, run / "repetition_0001")
     assert last.fields()["JobId"] == array.number  # its number is that of the whole array
     cluster.call(*USR1, last.number)
     last.says("hpc-es requeue: ")

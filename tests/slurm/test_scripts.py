@@ -14,7 +14,7 @@ GRACE_SECONDS = 30.0  # in the configuration of the cluster
 
 
 def train(cluster: Cluster, run: Path, *options: str, overrides: tuple[str, ...] = ()) -> Batch:
-    """The script, on two ranks a node; slow while the file `slow` is there."""
+    """Submit the script with two ranks per node; slow while the file `slow` exists."""
     slow = run.parent / "slow"
     slow.touch()
     changes = ("evaluation.interval=0", "checkpoint.interval=0", f"task.env_kwargs.pause_file={slow}", *overrides)

@@ -10,7 +10,7 @@ from tests.helpers import runs
 from tests.helpers.harness import Job
 from tests.slurm.cluster import Cluster
 from tests.slurm.jobs import Batch
-from tests.slurm.test_sbatch import USR1, restarted, sbatch, started
+from tests.slurm.test_sbatch import USR1, restarted, sbatch, wait_for_generations
 
 TABLE = """
 name: tiny
@@ -27,7 +27,7 @@ def test_interrupted_table_of_searches_resumes(cluster: Cluster, shared: Path) -
     config, run = runs.tiny(shared, TABLE), shared / "runs" / "tiny"
     array = sbatch(cluster, config, "--array=2", "--ntasks-per-node=1")
     last = Batch(cluster, f"{array.number}_1", shared / f"tiny-{array.number}_1.log")
-    started(last, run / "repetition_0003", 20)
+    wait_for_generations(last, run / "repetition_0003", 20)
     cluster.call(*USR1, last.number)
     last.says("hpc-es requeue: ")
     assert runs.status(run / "repetition_0003")["status"] == "interrupted"

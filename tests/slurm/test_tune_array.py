@@ -20,7 +20,7 @@ TASKS = 2
 
 
 def tuned(cluster: Cluster, shared: Path, tuning: str) -> Path:
-    """The directory of the tuning, by as many array tasks of two ranks, one on each node."""
+    """The directory of a tuning by this number of array tasks with two ranks, one per node."""
     runs.tiny(shared)
     config = shared / "tune.yaml"
     config.write_text(f"base: tiny.yaml\n{tuning}\n")

@@ -51,7 +51,7 @@ def snapshot(generation: int = 0, theta: Any = None, **changes: Any) -> Snapshot
 
 
 def full() -> Snapshot:
-    """A snapshot with something of everything."""
+    """A snapshot with all kinds of content."""
     return Snapshot(
         state=State(30, ARRAYS, dict(reversed(ARRAYS.items()))),
         counters={"episodes": 2**60 + 1, "seconds": 0.1 + 0.2, "timesteps": 3, "whole": 3.0},
@@ -198,7 +198,7 @@ def write_foreign(path: Path, kind: str) -> None:
 
 
 def write_newer(path: Path) -> None:
-    """A file of format 3, about which only the first two lines and the seal are promised."""
+    """Write a file of format 3; only its first two lines and its digest are specified."""
     sealed = b"hpc_es checkpoint\nformat 3\nlanguage klingon\n".ljust(447)
     path.write_bytes(sealed + hashlib.sha256(sealed).hexdigest().encode() + b"\nwhatever")
 
@@ -236,7 +236,7 @@ def test_other_content_with_a_valid_digest_is_refused(tmp_path: Path) -> None:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
-    """A store with the generations 10, 20, 30; each theta is full of its generation."""
+    """A store with the generations 10, 20, 30; all elements of theta equal the generation."""
     (tmp_path / "run").mkdir()
     store = Store(tmp_path / "run" / "checkpoints")
     for generation in (10, 20, 30):
@@ -499,7 +499,7 @@ def saver(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def kill_one(saver: subprocess.Popen[str], seconds: float) -> int:
-    """Let a child save once, and on for some seconds; kill it; the last generation that it said was saved."""
+    """Kill a child that saves repeatedly; return the last generation that it acknowledged."""
     assert saver.stdin is not None and saver.stdout is not None
     saver.stdin.write("go\n")
     saved: list[int] = []

@@ -20,7 +20,7 @@ SURVIVAL = {"kind": "episodes", "env_id": "tests.helpers.toys:Survival-v0"}
 PROGRAMS = {"kind": "programs", "name": "reverse"}
 
 
-def message(**sections: Any) -> list[str]:
+def messages(**sections: Any) -> list[str]:
     """The messages about an incompatible experiment, a line per problem."""
     with pytest.raises(ConfigError) as error:
         build_task(validate({"noise": {"table_size": 10_000}, **sections}))
@@ -39,7 +39,7 @@ def message(**sections: Any) -> list[str]:
 def test_unsupported_task_is_reported_with_the_supported_ones(
     task: dict[str, Any], algorithm: str, searched: str, tasks: list[str], algorithms: list[str]
 ) -> None:
-    lines = message(task=task, algorithm={"kind": algorithm})
+    lines = messages(task=task, algorithm={"kind": algorithm})
     start = f"task.kind: is '{task['kind']}', but the algorithm '{algorithm}' searches {searched}: expected "
     assert lines[0].startswith(start), lines
     first, second = lines[0].removeprefix(start).split(", or algorithm.kind: ")
@@ -52,7 +52,7 @@ def test_policy_must_exist_only_if_the_task_needs_it() -> None:
     config = validate({"task": SURVIVAL, "algorithm": {"kind": "es"}})
     with pytest.raises(ConfigError, match="policy: is null, but the task 'episodes' needs a policy"):
         build_task(dataclasses.replace(config, policy=None))
-    lines = message(task=PROGRAMS, policy={"kind": "mlp"}, algorithm={"kind": "ga"}, stop={"target_return": 1.0})
+    lines = messages(task=PROGRAMS, policy={"kind": "mlp"}, algorithm={"kind": "ga"}, stop={"target_return": 1.0})
     assert lines == [
         "policy: the task 'programs' has no policy: expected null, or no such key",
         "stop.target_return: the task 'programs' has no returns of evaluation episodes: expected null",
@@ -61,7 +61,7 @@ def test_policy_must_exist_only_if_the_task_needs_it() -> None:
 
 def test_gradient_algorithms_refuse_tasks_with_a_custom_fitness(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Programs, "fitness", lambda self, rows, carried: rows["correct"])
-    (line,) = message(task=PROGRAMS, algorithm={"kind": "policy_gradient"})
+    (line,) = messages(task=PROGRAMS, algorithm={"kind": "policy_gradient"})
     assert line.startswith("algorithm.kind: is 'policy_gradient', which follows gradients of returns, but the task")
     build_task(validate({"task": PROGRAMS, "algorithm": {"kind": "ga"}}))
 

@@ -27,7 +27,7 @@ class Rank0:
 
 
 class Rank1:
-    """The other, that gets what rank 0 has sent."""
+    """Rank 1, which receives the messages of rank 0."""
 
     rank, size = 1, 2
 

@@ -29,7 +29,7 @@ BOX = Box(np.full(2, -1, np.float32), np.full(2, 1, np.float32))
 
 
 def started(directory: Path, source: object, *overrides: str) -> State:
-    """The state in which a run begins that is started from another."""
+    """The initial state of a run with init_from."""
     changes = (*REACH, f"policy.init_from={source}", "stop.generations=0", *overrides)
     for _ in hpc_es.train(override(CONFIG, changes), directory):
         pass

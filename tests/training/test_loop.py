@@ -35,7 +35,7 @@ CHEAP = SHARED_SECONDS / 2
 
 
 class Clocked:
-    """An Alone whose clock goes on by what generations take."""
+    """A Rank0Alone whose clock advances by the duration of the generations."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         parts: Any = SimpleNamespace(algorithm=None, row=row_dtype(), unit=1)
@@ -44,7 +44,7 @@ class Clocked:
         monkeypatch.setattr("hpc_es.training.loop.time", SimpleNamespace(perf_counter=lambda: self.now))
 
     def after(self, was_alone: bool, seconds: float, evaluating: float = CHEAP) -> bool:
-        """Whether the next generation is rank 0's, after one like this."""
+        """Whether rank 0 evaluates the next generation alone, after one with these measurements."""
         self.now += seconds
         headers = np.zeros(2, HEADER)
         headers["environment"] = evaluating / 2

@@ -33,12 +33,12 @@ def state(generation: int, size: int = 1000) -> State:
 
 
 def snapshot_of(state: State) -> Snapshot:
-    """A whole checkpoint."""
+    """A full checkpoint."""
     return Snapshot(state, {}, None, {}, "", "", {}, {}, {})
 
 
 def started(directory: Path, generation: int, interval: int) -> UpdateJournal:
-    """A journal after a whole checkpoint of this generation."""
+    """A journal after a full checkpoint of this generation."""
     path = directory / f"checkpoint_{generation:010d}.h5"
     save(path, snapshot_of(state(generation)))
     journal = UpdateJournal(interval)

@@ -33,7 +33,7 @@ def chosen(one: Study) -> Any:
 
 
 def run(one: Study, objective: float, evaluations: tuple[float, ...] = ()) -> dict[str, Any]:
-    """A whole trial; its hyperparameters."""
+    """Run a complete trial; return its hyperparameters."""
     trial, claim, values = chosen(one)
     for index, evaluation in enumerate(evaluations, 1):
         assert one.report(evaluation, index / len(evaluations)) is None

@@ -62,7 +62,7 @@ def update(algorithm: Any, state: State) -> Outcome:
 
 
 def later(state: State, generation: int) -> State:
-    """The same parameters in a later update."""
+    """The same parameters in another update."""
     return dataclasses.replace(state, generation=generation)
 
 

@@ -31,7 +31,7 @@ def generators(count: int, first: int = 0) -> list[np.random.Generator]:
 
 
 def biased(probabilities: Sequence[float], start: int = 0) -> tuple[MLP, np.ndarray]:
-    """A policy, and a theta by which it acts with these probabilities whatever it sees."""
+    """A policy and parameters with these action probabilities for every observation."""
     policy = MLP(Options(hidden_dims=()), Spaces(flat_observations(2), Discrete(len(probabilities), start)))
     theta = np.zeros(policy.layout.size, np.float32)
     theta[-len(probabilities) :] = np.log(probabilities) + 50.0  # the softmax does not see what all have in common

@@ -66,7 +66,7 @@ def size(network: DifferentiableNetwork) -> int:
 
 
 def episodes(steps: int = 7, rows: int = 3) -> list[Any]:
-    """Arrays of episodes of 6, 4 and 2 steps, that of 4 cut off by its time limit; float64."""
+    """Arrays of episodes of 6, 4 and 2 steps, that of 4 truncated; float64."""
     lengths = np.array([steps - 1, 4, 2])[:rows]
     t = np.arange(steps)[:, np.newaxis]
     lives, cuts = (t < lengths).astype(float), ((t == 4) & (lengths == 4)).astype(float)
@@ -172,7 +172,7 @@ def test_gradient_equals_finite_differences_of_the_loss(network: DifferentiableN
 
 
 def plain(kernel: Any, bias: Any, x: Any, unroll: int) -> Any:
-    """The LSTM step by step, its memory a constant at every `unroll` steps."""
+    """The LSTM step by step; gradients stop at its memory every `unroll` steps."""
     h = c = tf.zeros((x.shape[1], bias.shape[0] // 4), tf.float64)
     outputs = []
     for t in range(x.shape[0]):

@@ -20,7 +20,7 @@ every = pytest.mark.parametrize("kind", KINDS)
 STARTS: dict[str, Any] = {"population_size": 6, "restarts": "ipop", "stops": {"max_generations": 3}}
 
 
-def message(created: Any, state: State) -> tuple[State, dict[str, float], list[str]]:
+def next_state(created: Any, state: State) -> tuple[State, dict[str, float], list[str]]:
     """The next state, its metrics and its messages."""
     results = generation(created, state)
     later, metrics = created.tell(state, results)
@@ -28,7 +28,7 @@ def message(created: Any, state: State) -> tuple[State, dict[str, float], list[s
 
 
 def anywhere(kind: str, **options: Any) -> Any:
-    """A strategy on a sphere that begins at a random vector."""
+    """A strategy on a sphere that starts from a random vector."""
     created = strategy(kind, sphere, np.ones(3), **options)
     created.problem.initial = lambda rng: rng.uniform(-1, 1, 3)
     return created
@@ -45,10 +45,10 @@ def anywhere(kind: str, **options: Any) -> Any:
 def test_skipped_update_is_reported_and_keeps_the_distribution(kind: str, cost: Any, said: str) -> None:
     """Also in the middle of a search, with nonzero paths and covariance."""
     created = strategy(kind, sphere, np.ones(3), population_size=6)
-    state, _, notices = message(created, after(created, 4))
+    state, _, notices = next_state(created, after(created, 4))
     assert notices == []
     created.problem._cost = cost
-    later, metrics, notices = message(created, state)
+    later, metrics, notices = next_state(created, state)
     assert notices == [said] and metrics["skipped_update"] == 1
     assert all(later.shared[name].tobytes() == array.tobytes() for name, array in state.shared.items())
     own = set(created.initial_distribution(1.0, np.ones(3))[1])
@@ -60,7 +60,7 @@ def test_skipped_update_is_reported_and_keeps_the_distribution(kind: str, cost: 
 def test_restart_resets_the_state_with_a_larger_population(kind: str) -> None:
     created = anywhere(kind, **STARTS)
     first = created.initial()
-    state, metrics, notices = message(created, after(created, 2))
+    state, metrics, notices = next_state(created, after(created, 2))
     assert notices == ["restart 1 with a population of 12, after max_generations"]
     assert (metrics["population_size"], metrics["restarts"]) == (6, 0), "the generation was the old search's"
     assert state.generation == 3 and created.population(state) == 12
@@ -72,7 +72,7 @@ def test_restart_resets_the_state_with_a_larger_population(kind: str) -> None:
     assert int(state.master["run_of_small"]) == 18
     assert state.theta.tobytes() == created.first_theta(1).tobytes()
     assert created.finished(state) is None
-    assert message(created, state)[1]["restarts"] == 1
+    assert next_state(created, state)[1]["restarts"] == 1
 
 
 @every
@@ -108,7 +108,7 @@ def test_small_bipop_search_ends_at_its_evaluation_budget() -> None:
     for _ in range(2):
         state = following(patient, state)
         assert int(state.master["run_restart"]) == 2
-    state, _, notices = message(patient, state)
+    state, _, notices = next_state(patient, state)
     assert int(state.master["run_restart"]) == 3 and "after run_limit" in notices[0]
 
 

@@ -28,7 +28,7 @@ FALLING = np.arange(101.0)[::-1]
 def met(
     costs: Any = COSTS, observed: dict[str, Any] | None = None, options: dict[str, Any] | None = None, **view: Any
 ) -> set[str]:
-    """The criteria that are met where all else is as after the first generation of a search."""
+    """The criteria that are met in a state that otherwise equals that after the first generation."""
     arguments = {name: np.array(value) for name, value in (observed or {}).items()}
     result = criteria(
         Options(**(options or {})),

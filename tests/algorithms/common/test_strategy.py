@@ -131,7 +131,7 @@ class Plane:
 
 @dataclass(frozen=True)
 class PairedToy(PairedStrategy):
-    """The differences of the returns weigh the directions, the signs of the first halves their squares."""
+    """Weights: differences of returns for directions, signs of the first halves for their squares."""
 
     powers = (1, 2)
     pair_name = "couple"

@@ -19,13 +19,13 @@ from tests.helpers.toys import Still, episodes, played
 MAZE = "hpc_es.tasks.deceptive_maze:DeceptiveMaze-v0"
 
 
-def message(observation: Any, info: Any, return_: float, length: int) -> list[float]:
-    """The last step of Survival, and how long the episode was."""
+def last_step(observation: Any, info: Any, return_: float, length: int) -> list[float]:
+    """The last step of Survival and the length of the episode."""
     return [float(observation[0]), return_, length]
 
 
 def as_long(observation: Any, info: Any, return_: float, length: int) -> Any:
-    """More numbers the longer an episode is."""
+    """One number per step of the episode."""
     return np.zeros(length)
 
 

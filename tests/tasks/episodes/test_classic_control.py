@@ -37,7 +37,7 @@ JOBS = 40
 
 
 class Pushing:
-    """Actions that depend on step and job alone; they swing a car up the hill and a joint over the bar, with luck."""
+    """Actions that depend only on step and job; some reach the goals of car and acrobot."""
 
     def __init__(self, spaces: Spaces) -> None:
         self.spaces, self.rows, self.step = spaces, np.arange(JOBS), 0
@@ -120,7 +120,7 @@ def test_every_classic_control_environment_is_stepped_natively(env_id: str) -> N
 
 
 class Other(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """A wrapper that is not known."""
+    """A wrapper unknown to native stepping."""
 
 
 FALLBACKS: dict[str, tuple[dict[str, Any], str]] = {

@@ -155,7 +155,7 @@ def test_remedy_states_the_number_of_observations_and_parameters() -> None:
 
 
 class Picky(gymnasium.Env[Any, Any]):
-    """Takes tuples only, of tuples."""
+    """Accepts only tuples of tuples."""
 
     observation_space = gymnasium.spaces.Box(0, 1, (1,))
     action_space = gymnasium.spaces.Discrete(2)

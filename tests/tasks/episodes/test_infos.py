@@ -118,7 +118,7 @@ class Failing(Informative):
 
 
 class Endless(Informative):
-    """It is never over."""
+    """An episode without end."""
 
     def step(self, action: Any) -> Step:
         observation, reward, *_ = super().step(action)

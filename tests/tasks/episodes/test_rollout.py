@@ -167,7 +167,7 @@ def test_jobs_result_does_not_depend_on_its_chunk(env: str, limit: int | None, n
 
 
 class Recorder:
-    """Passes through to an actor, and keeps the bytes of each job's actions."""
+    """Forwards to an actor, and records the bytes of each job's actions."""
 
     def __init__(self, actor: Any, jobs: int) -> None:
         self.actor, self.rows = actor, list(range(jobs))
@@ -212,7 +212,7 @@ def test_fresh_environment_is_created_per_job_not_per_episode() -> None:
 
 
 class Ones:
-    """Draws ones, and counts how often."""
+    """A generator that returns ones and counts its calls."""
 
     def __init__(self) -> None:
         self.draws = 0

@@ -16,11 +16,11 @@ from tests.helpers.toys import Faulty, Still, batch, episodes, lifetime, nothing
 
 
 def segment(segments: EpisodeSegments, seeds: Sequence[int], steps: int, on_step: Any = None) -> Outcome:
-    message = dataclasses.replace(batch(seeds), on_step=on_step)
-    return segments.play(Still(len(seeds)), message, steps, nothing)
+    segment_results = dataclasses.replace(batch(seeds), on_step=on_step)
+    return segments.play(Still(len(seeds)), segment_results, steps, nothing)
 
 
-def message(outcome: Outcome) -> list[tuple[float, int, int]]:
+def segment_results(outcome: Outcome) -> list[tuple[float, int, int]]:
     """Return, steps of this segment and length of the episode that ended in it, of each job."""
     rows = outcome.rows
     return [tuple(row) for row in rows[["return_", "length", "episode_length"]].tolist()]
@@ -30,16 +30,16 @@ def test_episode_continues_in_the_next_segment() -> None:
     """Lengths 3 and 12, then 6 after the 3, in segments of five; seeds of continuing jobs are not used."""
     assert [lifetime(seed) for seed in (2, 11, 5, 0)] == [3, 12, 6, 1]
     segments = episodes("Survival").segments()
-    assert message(segment(segments, [2, 11], 5)) == [(3, 3, 3), (5, 5, 0)]
-    assert message(segment(segments, [5, 0], 5)) == [(5, 5, 0), (10, 5, 0)]
-    assert message(segment(segments, [0, 0], 5)) == [(6, 1, 6), (12, 2, 12)]
-    assert message(segment(segments, [0, 11], 5)) == [(1, 1, 1), (5, 5, 0)]
+    assert segment_results(segment(segments, [2, 11], 5)) == [(3, 3, 3), (5, 5, 0)]
+    assert segment_results(segment(segments, [5, 0], 5)) == [(5, 5, 0), (10, 5, 0)]
+    assert segment_results(segment(segments, [0, 0], 5)) == [(6, 1, 6), (12, 2, 12)]
+    assert segment_results(segment(segments, [0, 11], 5)) == [(1, 1, 1), (5, 5, 0)]
 
 
 def test_episode_that_ends_with_its_segment_is_over() -> None:
     segments = episodes("Survival").segments()
-    assert message(segment(segments, [4], 5)) == [(5, 5, 5)]
-    assert message(segment(segments, [11], 5)) == [(5, 5, 0)]
+    assert segment_results(segment(segments, [4], 5)) == [(5, 5, 5)]
+    assert segment_results(segment(segments, [11], 5)) == [(5, 5, 0)]
 
 
 def test_partial_episodes_have_separate_environments() -> None:
@@ -47,7 +47,7 @@ def test_partial_episodes_have_separate_environments() -> None:
     segments = task.segments()
     segment(segments, [11], 5)
     assert played(task, [40]).rows["return_"].tolist() == [41]
-    assert message(segment(segments, [0], 9)) == [(12, 7, 12)]
+    assert segment_results(segment(segments, [0], 9)) == [(12, 7, 12)]
 
 
 def test_unfinished_episode_is_reported_as_truncated() -> None:
@@ -56,7 +56,7 @@ def test_unfinished_episode_is_reported_as_truncated() -> None:
     segment(segments, [2, 11], 5)
     recorder = EpisodeRecorder(Still(2), 2, 0)
     outcome = segments.play(recorder, dataclasses.replace(batch([3, 0]), on_step=recorder.on_step), 5, nothing)
-    assert message(outcome) == [(4, 4, 4), (10, 5, 0)]
+    assert segment_results(outcome) == [(4, 4, 4), (10, 5, 0)]
     result = recorder.trajectories(np.zeros(2, bool), 5)
     assert result.lives.shape == (6, 2) and result.lives.sum(axis=0).tolist() == [4, 5]
     assert result.inputs[:, 1, 0].tolist() == [5, 6, 7, 8, 9, 10]
@@ -70,7 +70,7 @@ def test_time_limit_ends_an_episode_and_is_reported_once() -> None:
             segment(segments, [40], 4)
         recorder = EpisodeRecorder(Still(1), 1, 0)
         outcome = segments.play(recorder, dataclasses.replace(batch([40]), on_step=recorder.on_step), steps, nothing)
-        assert message(outcome) == [(7, length, 7)]
+        assert segment_results(outcome) == [(7, length, 7)]
         assert np.argwhere(recorder.trajectories(np.zeros(1, bool)).cuts).tolist() == [[length, 0]]
 
 
@@ -78,13 +78,13 @@ def test_time_limit_ends_an_episode_and_is_reported_once() -> None:
 def test_episode_that_fails_later_counts_once_and_is_replaced(fault: str, steps: int) -> None:
     """The episode with seed 7 fails in its third step, the first of this segment, after a reward."""
     segments = episodes("Faulty", env_kwargs={"fault": fault}).segments()
-    assert message(segment(segments, [7, 40], 2)) == [(2, 2, 0), (2, 2, 0)]
+    assert segment_results(segment(segments, [7, 40], 2)) == [(2, 2, 0), (2, 2, 0)]
     failed = segment(segments, [0, 0], 2)
     assert np.isnan(failed.rows["return_"]).tolist() == [True, False] and len(failed.failures) == 1
     assert failed.rows["episode_length"].tolist() == [0, 0]
     assert failed.rows["length"].tolist() == [steps, 2]
     assert len(finished_episodes(failed.rows)) == 1
-    assert message(segment(segments, [3, 0], 9)) == [(4, 4, 4), (13, 9, 0)]
+    assert segment_results(segment(segments, [3, 0], 9)) == [(4, 4, 4), (13, 9, 0)]
 
 
 def test_seconds_of_an_episode_add_up_over_segments() -> None:

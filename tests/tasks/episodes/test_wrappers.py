@@ -33,7 +33,7 @@ class Smoothed(gymnasium.ActionWrapper[Any, Any, Any]):  # type: ignore[misc]
 
 
 class Halfway(gymnasium.ObservationWrapper[Any, Any, Any]):  # type: ignore[misc]
-    """Looks into the environment: whether half of the episode is over."""
+    """Reads from the environment whether half of the episode is over."""
 
     def observation(self, observation: Any) -> Any:
         return observation * (1 + (getattr(self.unwrapped, "count", 0) > 1))

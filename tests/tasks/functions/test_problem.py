@@ -79,7 +79,7 @@ def test_on_failure_abort_ends_the_run() -> None:
 
 
 class Flaky:
-    """Fails `failures` times, then gives how often it was called."""
+    """Fails `failures` times, then returns the number of calls."""
 
     __name__ = "flaky"
 
@@ -184,7 +184,7 @@ def test_without_recording_nothing_is_recorded() -> None:
     assert created.coordinate_names == () and evaluated(created).arrays == {}
 
 
-def index(tmp_path: Path) -> RunContext:
+def run_context(tmp_path: Path) -> RunContext:
     return RunContext(tmp_path, 0, 1, lambda make: make())
 
 
@@ -192,12 +192,12 @@ def test_killed_generation_is_not_evaluated_again(tmp_path: Path) -> None:
     first, again = Flaky(0), Flaky(0)
     for flaky, calls in ((first, 2), (again, 0)):
         created = problem(flaky, journal=True)
-        created.open(index(tmp_path))
+        created.open(run_context(tmp_path))
         assert evaluated(created).rows["value"].tolist() == [1.0, 2.0]
         assert flaky.calls == calls
     created.on_checkpoint(5)
     forgotten = problem(again, journal=True)
-    forgotten.open(index(tmp_path))
+    forgotten.open(run_context(tmp_path))
     evaluated(forgotten)
     assert again.calls == 2
 
@@ -205,7 +205,7 @@ def test_killed_generation_is_not_evaluated_again(tmp_path: Path) -> None:
 def test_disabled_journal_computes_no_keys(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(EvaluationJournal, "key", lambda *which: 1 / 0)
     switched_off = problem(journal=False)
-    switched_off.open(index(tmp_path))
+    switched_off.open(run_context(tmp_path))
     for created in (problem(), switched_off):
         assert evaluated(created).rows["value"].tolist() == [3.0, -2.5]
 

@@ -164,7 +164,7 @@ class State:
 
 
 class Cart:
-    """It is where its actions have brought it, and pays for being there; over beyond 1."""
+    """The state is the sum of the actions, and the reward; the episode ends beyond 1."""
 
     action_size = 1
 

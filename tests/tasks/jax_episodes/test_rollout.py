@@ -127,7 +127,7 @@ NORMALISER = (np.zeros(2, np.float32), np.ones(2, np.float32), math.inf)
 
 
 def sums_by_hand(job: int, offset: float) -> tuple[Any, Any, int]:
-    """Sum and squares in float64 of what the policy saw: [offset + b t, n - t] before step t + 1."""
+    """Sum and squares in float64 of the observations: [offset + b t, n - t] before step t + 1."""
     n, b = int(lengths(SEEDS[job])), float(BIASES[job])
     t = np.arange(n)
     observed = np.stack([offset + b * t, n - t], axis=1)
