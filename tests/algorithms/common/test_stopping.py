@@ -48,56 +48,56 @@ LONG = {"history_best": np.ones(101), "history_median": np.ones(101)}  # one in 
 CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [  # criterion, met, just not met
     (
         "tolfun",
-        {"costs": COSTS * 1e-12, "seen": {"history": FLAT + np.arange(10) * 1e-12}},
-        {"costs": COSTS * 1e-12, "seen": {"history": FLAT + np.arange(10) * 2e-12}},
+        {"costs": COSTS * 1e-12, "observed": {"history": FLAT + np.arange(10) * 1e-12}},
+        {"costs": COSTS * 1e-12, "observed": {"history": FLAT + np.arange(10) * 2e-12}},
     ),
     (
         "tolfun",
-        {"costs": COSTS * 1e-12, "seen": {"history": FLAT + np.arange(10) * 1e-12}},
-        {"costs": COSTS * 3e-12, "seen": {"history": FLAT + np.arange(10) * 1e-12}},
+        {"costs": COSTS * 1e-12, "observed": {"history": FLAT + np.arange(10) * 1e-12}},
+        {"costs": COSTS * 3e-12, "observed": {"history": FLAT + np.arange(10) * 1e-12}},
     ),
-    ("tolfunhist", {"seen": {"history": FLAT}}, {"seen": {"history": FLAT[:9]}}),
-    ("tolfunhist", {"seen": {"history": [0.0] * 9 + [9e-13]}}, {"seen": {"history": [0.0] * 9 + [1.1e-12]}}),
+    ("tolfunhist", {"observed": {"history": FLAT}}, {"observed": {"history": FLAT[:9]}}),
+    ("tolfunhist", {"observed": {"history": [0.0] * 9 + [9e-13]}}, {"observed": {"history": [0.0] * 9 + [1.1e-12]}}),
     (  # a tenth of the 60 that the median has come is 6
         "tolfunrel",
-        {"costs": COSTS * 1.19, "seen": {"median_first": 70.0, "median_least": 10.0}, "options": {"tolfunrel": 0.1}},
-        {"costs": COSTS * 1.21, "seen": {"median_first": 70.0, "median_least": 10.0}, "options": {"tolfunrel": 0.1}},
+        {"costs": COSTS * 1.19, "observed": {"median_first": 70.0, "median_least": 10.0}, "options": {"tolfunrel": 0.1}},
+        {"costs": COSTS * 1.21, "observed": {"median_first": 70.0, "median_least": 10.0}, "options": {"tolfunrel": 0.1}},
     ),
     ("tolx", {"deviations": ONES * 9e-12}, {"deviations": np.array([9e-12, 1.1e-11])}),
     ("tolx", {"deviations": ONES * 9e-12}, {"deviations": ONES * 9e-12, "path": np.array([0, -1.1e-11])}),
     (  # more than 20 and a tenth of 5
         "tolxstagnation",
-        {"seen": {"still_generations": 21}, "age": 5},
-        {"seen": {"still_generations": 20}, "age": 5},
+        {"observed": {"still_generations": 21}, "age": 5},
+        {"observed": {"still_generations": 20}, "age": 5},
     ),
     ("tolfacupx", {"deviations": np.array([1, 1001])}, {"deviations": np.array([1, 999])}),
     ("tolfacupx", {"deviations": np.array([1, 2e9])}, {"deviations": np.array([1, 2e9]), "ratios": np.array([1, 1e8])}),
     ("tolupsigma", {"sigma": 3e20, "axes": axes(1, 2)}, {"sigma": 1.9e20, "axes": axes(1, 2)}),
     ("tolconditioncov", {"axes": axes(1, 1.1e7)}, {"axes": axes(1, 0.9e7)}),
-    ("tolflatfitness", {"seen": {"flat_generations": 2}}, {"seen": {"flat_generations": 1}}),
+    ("tolflatfitness", {"observed": {"flat_generations": 2}}, {"observed": {"flat_generations": 1}}),
     (
         "tolflatfitness",
-        {"seen": {"flat_generations": 9}, "options": {"tolflatfitness": 8}},
-        {"seen": {"flat_generations": 8}, "options": {"tolflatfitness": 8}},
+        {"observed": {"flat_generations": 9}, "options": {"tolflatfitness": 8}},
+        {"observed": {"flat_generations": 8}, "options": {"tolflatfitness": 8}},
     ),
     # a policy's returns may be equal for long
-    ("tolflatfitness", {"seen": {"flat_generations": 9}}, {"seen": {"flat_generations": 9}, "is_objective": False}),
-    ("tolfunhist", {"seen": {"history": FLAT}}, {"seen": {"history": FLAT}, "is_objective": False}),
+    ("tolflatfitness", {"observed": {"flat_generations": 9}}, {"observed": {"flat_generations": 9}, "is_objective": False}),
+    ("tolfunhist", {"observed": {"history": FLAT}}, {"observed": {"history": FLAT}, "is_objective": False}),
     (
         "tolfun",
-        {"costs": FLAT, "seen": {"history": FLAT}, "is_objective": False, "options": {"tolfun": 0.1}},
-        {"costs": FLAT, "seen": {"history": FLAT}, "is_objective": False},
+        {"costs": FLAT, "observed": {"history": FLAT}, "is_objective": False, "options": {"tolfun": 0.1}},
+        {"costs": FLAT, "observed": {"history": FLAT}, "is_objective": False},
     ),
     # 100 + 100 * 2^1.5 / 6 = 147 generations; 101 entries are enough; the last 14 are compared with the 14 before
-    ("tolstagnation", {"seen": LONG, "age": 505}, {"seen": {**LONG, "history_median": FALLING}, "age": 505}),
-    ("tolstagnation", {"seen": LONG, "age": 505}, {"seen": {**LONG, "history_best": FALLING}, "age": 505}),
-    ("tolstagnation", {"seen": LONG, "age": 505}, {"seen": {**LONG, "history_best": np.ones(100)}, "age": 505}),
-    ("tolstagnation", {"seen": LONG, "age": 505}, {"seen": {**LONG, "least_age": 432}, "age": 505}),
-    ("tolstagnation", {"seen": LONG, "age": 505}, {"seen": LONG, "age": 505, "options": {"tolstagnation": 0}}),
+    ("tolstagnation", {"observed": LONG, "age": 505}, {"observed": {**LONG, "history_median": FALLING}, "age": 505}),
+    ("tolstagnation", {"observed": LONG, "age": 505}, {"observed": {**LONG, "history_best": FALLING}, "age": 505}),
+    ("tolstagnation", {"observed": LONG, "age": 505}, {"observed": {**LONG, "history_best": np.ones(100)}, "age": 505}),
+    ("tolstagnation", {"observed": LONG, "age": 505}, {"observed": {**LONG, "least_age": 432}, "age": 505}),
+    ("tolstagnation", {"observed": LONG, "age": 505}, {"observed": LONG, "age": 505, "options": {"tolstagnation": 0}}),
     (  # 2 (5 + 100 / 6) = 43.3
         "tolstagnation",
-        {"seen": {**LONG, "least_age": -100}, "age": 44},
-        {"seen": {**LONG, "least_age": -100}, "age": 43},
+        {"observed": {**LONG, "least_age": -100}, "age": 44},
+        {"observed": {**LONG, "least_age": -100}, "age": 43},
     ),
     # 100 + 150 * 25 / sqrt 6 = 100 + 1530.9
     ("max_generations", {"age": 1630}, {"age": 1629}),
@@ -131,7 +131,7 @@ def test_every_criterion_has_a_case_and_an_ordinary_search_meets_none() -> None:
 def test_tolerance_of_0_is_never_met(name: str) -> None:
     """Except tolflatfitness, a number of generations: 0 allows none."""
     options: Any = {name: 0}
-    everything = {"deviations": 0 * ONES, "seen": {**LONG, "history": FLAT}, "costs": FLAT}
+    everything = {"deviations": 0 * ONES, "observed": {**LONG, "history": FLAT}, "costs": FLAT}
     assert name not in met(**everything, options=options, age=505)
     observed: Any = initial_history(2)
     for _ in range(2):
