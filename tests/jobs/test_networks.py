@@ -1,4 +1,4 @@
-"""Runs of custom networks of every kind: bit-identical results on any number of ranks and after a kill, and every command."""
+"""Runs of custom networks of every kind: bit-identical on any number of ranks and after a kill, with every command."""
 
 from __future__ import annotations
 

@@ -60,8 +60,16 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [  # criterion, met, j
     ("tolfunhist", {"observed": {"history": [0.0] * 9 + [9e-13]}}, {"observed": {"history": [0.0] * 9 + [1.1e-12]}}),
     (  # a tenth of the 60 that the median has come is 6
         "tolfunrel",
-        {"costs": COSTS * 1.19, "observed": {"median_first": 70.0, "median_least": 10.0}, "options": {"tolfunrel": 0.1}},
-        {"costs": COSTS * 1.21, "observed": {"median_first": 70.0, "median_least": 10.0}, "options": {"tolfunrel": 0.1}},
+        {
+            "costs": COSTS * 1.19,
+            "observed": {"median_first": 70.0, "median_least": 10.0},
+            "options": {"tolfunrel": 0.1},
+        },
+        {
+            "costs": COSTS * 1.21,
+            "observed": {"median_first": 70.0, "median_least": 10.0},
+            "options": {"tolfunrel": 0.1},
+        },
     ),
     ("tolx", {"deviations": ONES * 9e-12}, {"deviations": np.array([9e-12, 1.1e-11])}),
     ("tolx", {"deviations": ONES * 9e-12}, {"deviations": ONES * 9e-12, "path": np.array([0, -1.1e-11])}),
@@ -81,7 +89,11 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [  # criterion, met, j
         {"observed": {"flat_generations": 8}, "options": {"tolflatfitness": 8}},
     ),
     # a policy's returns may be equal for long
-    ("tolflatfitness", {"observed": {"flat_generations": 9}}, {"observed": {"flat_generations": 9}, "is_objective": False}),
+    (
+        "tolflatfitness",
+        {"observed": {"flat_generations": 9}},
+        {"observed": {"flat_generations": 9}, "is_objective": False},
+    ),
     ("tolfunhist", {"observed": {"history": FLAT}}, {"observed": {"history": FLAT}, "is_objective": False}),
     (
         "tolfun",
