@@ -264,8 +264,8 @@ def profiled(checkout: Path) -> dict[str, tuple[list[str], list[Any], int]]:
         run = subprocess.run(
             command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False
         )
-        if not result.exists():
-            raise RuntimeError(f"the profiled run of {checkout} failed:\n{run.stdout}{run.stderr}")
+        if run.returncode or not result.exists():
+            sys.exit(f"the profiled run of {checkout} failed with status {run.returncode}:\n{run.stdout}{run.stderr}")
         measured: dict[str, tuple[list[str], list[Any], int]] = json.loads(result.read_text(encoding="utf-8"))
         return measured
 

@@ -11,7 +11,9 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -19,10 +21,11 @@ from hpc_es.algorithms.actor_critic.episodes import SamplingActor
 from hpc_es.config.registry import module
 from hpc_es.config.resolved import parse_resolved
 from hpc_es.config.schema import USUAL_CHUNK
-from hpc_es.core.data import Chunk, JsonObject, Rows, cut
-from hpc_es.core.errors import CheckpointError
+from hpc_es.core.data import Chunk, Jobs, JsonObject, Outcome, ProblemState, Rows, cut
+from hpc_es.core.errors import CheckpointError, UserError
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.core.policy import Actor, Batch, Episodic, Policy
+from hpc_es.core.population import unperturbed
 from hpc_es.mpi.world import World
 from hpc_es.report.saved_policy import (
     Actions,
@@ -76,21 +79,58 @@ def play(source: StoredPolicy, task: Episodic, asked: EvaluationRequest) -> Rows
     if module("tasks", source.config.task.kind).OFFERS.compiled:
         policy = task.compiled(policy)  # type: ignore[attr-defined]
         task.use_what_is_compiled(source.path)  # type: ignore[attr-defined]
+    evaluate_chunk: Callable[[Chunk], Outcome]
+    if hasattr(task, "evaluate"):
+        evaluate_chunk = partial(_play_episodes, source, task, policy, asked)
+    else:
+        evaluate_chunk = _evaluation_by_problem(source, task, policy, asked)
     rows: list[Rows] = []
     for chunk in cut(asked.episodes, USUAL_CHUNK):
-        batch = Batch(
-            seeds=np.array(seeds(asked.seed, chunk.job_numbers), np.int64)[:, np.newaxis],
-            training=False,
-            observe=np.zeros(chunk.jobs, np.bool_),
-            action_noise_std=0.0,
-            action_noise=np.random.default_rng,  # unused
-        )
-        outcome = task.evaluate(_actor(source, policy, chunk, asked), batch, lambda: None)
+        outcome = evaluate_chunk(chunk)
         rows.append(outcome.rows)
         for failure in outcome.failures:
             sys.stderr.write(f"episode {chunk.first_job + failure.position} failed: {failure.text}\n")
     joined: Rows = np.concatenate(rows)
     return joined
+
+
+def _play_episodes(
+    source: StoredPolicy, task: Episodic, policy: Policy, asked: EvaluationRequest, chunk: Chunk
+) -> Outcome:
+    batch = Batch(
+        seeds=np.array(seeds(asked.seed, chunk.job_numbers), np.int64)[:, np.newaxis],
+        training=False,
+        observe=np.zeros(chunk.jobs, np.bool_),
+        action_noise_std=0.0,
+        action_noise=np.random.default_rng,  # unused
+    )
+    return task.evaluate(_actor(source, policy, chunk, asked), batch, lambda: None)
+
+
+def _evaluation_by_problem(
+    source: StoredPolicy, task: Any, policy: Policy, asked: EvaluationRequest
+) -> Callable[[Chunk], Outcome]:
+    """Return the evaluation of a chunk by the problem of a custom task; UserError if it has no vectors or no method."""
+    kind = source.config.task.kind
+    problem: Any = None
+    if "vectors" in module("tasks", kind).OFFERS.problems:
+        problem = task.problem("vectors", policy, Keys(asked.seed), USUAL_CHUNK)
+    if not hasattr(problem, "evaluate"):
+        text = f"task {kind}: expected evaluate(actor, batch, poll) in the task, or a problem on vectors with "
+        text += "evaluate(population, jobs, carried, poll), found neither"
+        raise UserError(f"{text}: define one to evaluate its runs")
+    if asked.actions == "sampled":
+        text = f"task {kind}: expected evaluate(actor, batch, poll) in the task, which sampled actions need, found none"
+        raise UserError(f"{text}: use greedy actions, the default")
+    carried = ProblemState({name: source.shared[name] for name in problem.carried().shared})
+
+    def evaluate_chunk(chunk: Chunk) -> Outcome:
+        population = unperturbed(problem.layout, source.theta, chunk.jobs)
+        jobs = Jobs(0, chunk.job_numbers, list(chunk.job_numbers), "evaluate")
+        outcome: Outcome = problem.evaluate(population, jobs, carried, lambda: None)
+        return outcome
+
+    return evaluate_chunk
 
 
 def _actor(source: StoredPolicy, policy: Policy, chunk: Chunk, asked: EvaluationRequest) -> Actor:

@@ -157,7 +157,7 @@ def stdout_to_stderr() -> Iterator[None]:
 def add_export_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the source, the file and the form."""
     parser.add_argument("path", metavar="RUN_OR_CHECKPOINT", type=Path, help="run directory or checkpoint file")
-    text = "file to write: .keras for a policy, .npy or .json for the best vector of an objective"
+    text = "file to write: .keras for a policy, .npy or .json for the best vector, such as the parameters of a policy"
     parser.add_argument("output", metavar="OUTPUT", type=Path, help=text)
     parser.add_argument("--which", choices=("best", "last"), help=WHICH)
     text = "environment that the model acts in: unwrapped, or with the wrappers of training (default: unwrapped)"
@@ -168,9 +168,10 @@ def add_export_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_export(arguments: argparse.Namespace) -> int:
-    """Export a trained policy as a Keras model, or the best vector of an objective.
+    """Export a trained policy as a Keras model, or the best vector.
 
-    The best vector is written as OUTPUT.npy, float64[size], or as OUTPUT.json with its value and the parameter names.
+    The best vector is written as OUTPUT.npy: float64[size] for functions and external programs, in the dtype of the
+    task for other vectors, and float32[params] for policies. OUTPUT.json also has its value, or return, and generation.
 
     The .keras file contains the observation normaliser and standard layers only, so that
     keras.models.load_model("policy.keras") needs nothing of hpc_es. Its input is float32[n, observations] of the
@@ -185,7 +186,7 @@ def run_export(arguments: argparse.Namespace) -> int:
 
     With --all, OUTPUT is a directory with one file per checkpoint, and best.keras.
     """
-    from hpc_es.report.export import SUFFIX, VECTOR_SUFFIXES, ExportOptions, export, export_best
+    from hpc_es.report.export import SUFFIX, VECTOR_SUFFIXES, ExportOptions, export, export_vector
 
     output: Path = arguments.output
     options = ExportOptions(arguments.which, arguments.env, arguments.value, arguments.trust)
@@ -193,12 +194,12 @@ def run_export(arguments: argparse.Namespace) -> int:
         return _export_all(arguments.path, output, options)
     if output.suffix not in (SUFFIX, *VECTOR_SUFFIXES):
         vector = ", ".join(map(repr, VECTOR_SUFFIXES))
-        raise UserError(f"{output}: the suffix is {output.suffix!r}, expected {SUFFIX!r}, or {vector} for an objective")
+        raise UserError(f"{output}: the suffix is {output.suffix!r}, expected {SUFFIX!r}, or {vector} for a vector")
     if not output.parent.is_dir():
         raise UserError(f"{output}: there is no directory {output.parent}")
     note = ""
     if output.suffix in VECTOR_SUFFIXES:
-        export_best(arguments.path, output)
+        export_vector(arguments.path, output, options)
     else:
         note = export(arguments.path, output, options)
     sys.stderr.write(f"{output} written{note and f'; {note}'}\n")

@@ -1,4 +1,4 @@
-"""Export of results: a trained policy as a Keras model, the best vector of an objective as .npy or JSON.
+"""Export of results: a trained policy as a Keras model, the best vector of any search for vectors as .npy or JSON.
 
 The model includes the observation normaliser and the wrappers of the environment.
 """
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from hpc_es.tasks.episodes.wrappers import AppliedWrappers, WrapperLayer
 
 SUFFIX = ".keras"  # of policies
-VECTOR_SUFFIXES = (".npy", ".json")  # of best vectors
+VECTOR_SUFFIXES = (".npy", ".json")  # of vectors
 
 
 def is_installed() -> bool:
@@ -148,23 +148,31 @@ def describe_best(master: Arrays, config: ConfigData) -> ConfigData:
     return {"best_vector": best_report(master, tuple(task.get("parameters") or ()))}
 
 
-def export_best(path: Path, output: Path) -> None:
-    """Write the best vector of a run or checkpoint, float64[size] as .npy or plain data as .json.
+def export_vector(path: Path, output: Path, options: ExportOptions) -> None:
+    """Write the vector of a run or checkpoint, dtype[size] as .npy or plain data as .json.
 
-    Raises UserError if the run has no objective.
+    For an objective it is the best vector of all evaluations, otherwise the best or last theta. Raises CheckpointError
+    if there is no vector.
     """
     import yaml
 
+    from hpc_es.report.saved_policy import read_theta
     from hpc_es.storage.checkpoint import load
     from hpc_es.storage.checkpoint_directory import find
     from hpc_es.tasks.functions.problem import BestVector, has_best
 
-    snapshot = load(find(path))
-    if not has_best(snapshot.outcome):
-        raise UserError(f"{path}: expected a run of an objective, which has a best vector; export a policy as .keras")
+    newest = load(find(path))
+    if has_best(newest.outcome):
+        vector: Array = BestVector.from_arrays(newest.outcome).x
+        data: ConfigData = describe_best(newest.outcome, yaml.safe_load(newest.config_text))["best_vector"]
+    else:
+        _, snapshot, which = read_theta(path, options.which, options.trust)
+        best = snapshot.best if which == "best" else None
+        vector = best.shared["theta"] if best else snapshot.state.theta
+        data = {"which": which, "x": vector.tolist(), "generation": best.generation if best else snapshot.generation}
+        data |= {"return": best.return_} if best else {}
     if output.suffix == ".json":
-        config = yaml.safe_load(snapshot.config_text)
-        write_json(output, describe_best(snapshot.outcome, config)["best_vector"])
+        write_json(output, data)
         return
     with written(output) as temporary:
-        np.save(temporary, BestVector.from_arrays(snapshot.outcome).x)
+        np.save(temporary, vector)

@@ -123,13 +123,25 @@ def _has_numpy_backend(options: Any) -> bool:
 
 
 def read_policy(path: Path, which: Which | None = None, trust: bool = False) -> StoredPolicy:
-    """Return the policy of a run or checkpoint with the best or the last theta.
-
-    If `which` is None, this is the better of both: the best theta by the evaluations during training, unless there was
-    no evaluation, or the final evaluation of a finished run gave the last theta a higher return. The best theta of a
-    killed run may be newer than its newest numbered checkpoint.
+    """Return the policy of a run or checkpoint with the best or the last theta; see `read_theta` for `which`.
 
     Raises CheckpointError without a valid checkpoint or policy, or for "best" without an evaluation; UserError if the
+    user's code in the config has changed since the training, unless `trust`.
+    """
+    file, snapshot, which = read_theta(path, which, trust)
+    if parse_resolved(snapshot.config_text).policy is None:
+        raise CheckpointError(f"{file}: holds no policy; see its contents with hpc-es inspect")
+    return stored_policy(file, snapshot, which)
+
+
+def read_theta(path: Path, which: Which | None = None, trust: bool = False) -> tuple[Path, Snapshot, Which]:
+    """Return the file and checkpoint of a run or checkpoint that has the best or the last theta, and which of them.
+
+    If `which` is None, this is the better of both: the best theta by the evaluations during training, unless there was
+    no evaluation, or the final evaluation of a finished run gave the last theta a better result. The best theta of a
+    killed run may be newer than its newest numbered checkpoint.
+
+    Raises CheckpointError without a valid checkpoint or theta, or for "best" without an evaluation; UserError if the
     user's code in the config has changed since the training, unless `trust`.
     """
     require_run(path)
@@ -139,17 +151,16 @@ def read_policy(path: Path, which: Which | None = None, trust: bool = False) -> 
     if path.is_dir() and which != "last":
         file, snapshot = _better(newest, last)
         check_snapshot(file, snapshot, trust)
-    config = parse_resolved(snapshot.config_text)
-    if config.policy is None or "theta" not in snapshot.state.shared:
-        raise CheckpointError(f"{file}: holds no policy; see its contents with hpc-es inspect")
+    if "theta" not in snapshot.state.shared:
+        raise CheckpointError(f"{file}: holds no vector of parameters; see its contents with hpc-es inspect")
     final = final_evaluation(path, last.state.generation) if which is None else {}
     if snapshot.best is not None and which != "last" and not is_surpassed(snapshot.best, final):
-        return stored_policy(file, snapshot, "best")
+        return file, snapshot, "best"
     if which == "best":
         raise CheckpointError(
             f"{file}: holds no best theta, as there was no evaluation yet; use which='last' (--which last)"
         )
-    return stored_policy(newest, last, "last")
+    return newest, last, "last"
 
 
 def stored_policy(path: Path, snapshot: Snapshot, which: Which) -> StoredPolicy:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import csv
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import hpc_es
+from hpc_es import cli
 from hpc_es.api.evaluate import EvaluationRequest, play
 from hpc_es.config.loading import validate
 from hpc_es.core.errors import UserError
@@ -108,3 +111,72 @@ def test_sampling_a_deterministic_policy_is_refused(run: Path) -> None:
         load_policy(run, actions="sampled")
     with pytest.raises(ValueError, match="actions is 'drawn', expected 'greedy', 'sampled'"):
         load_policy(run, actions="drawn")  # type: ignore[arg-type]
+
+
+SUMS = """
+import numpy as np
+from hpc_es.extend import *
+
+class Sums(VectorProblemDefaults):
+    dtype = np.dtype(np.float32)
+
+    def __init__(self, policy):
+        self.policy, self.layout = policy, policy.layout
+
+    def initial(self, rng):
+        return np.full(self.size, 0.5, np.float32)
+
+    def evaluate(self, population, jobs, carried, poll):
+        rows = np.zeros(len(jobs), row_dtype())
+        rows["length"] = 1
+        rows["return_"] = population.stacked().sum(axis=1) + 10 * np.array(jobs.numbers)
+        return Outcome(rows)
+
+class Task:
+    OFFERS = Offers(problems=("vectors",), policy=True)
+    name = "sums"
+    spaces = Spaces(flat_observations(2), Discrete(2))
+
+    @options
+    class Options:
+        kind: str = option("this class", "sums:Task")
+
+    @classmethod
+    def build(cls, options, repetition=0):
+        return cls()
+
+    def problem(self, searched, policy, keys, unit):
+        return Sums(policy)
+
+    def close(self):
+        pass
+"""
+SUMS_CONFIG = {
+    "task": {"kind": "sums:Task"},
+    "policy": {"hidden_dims": []},
+    "algorithm": {"population_size": 4},
+    "noise": {"kind": "counter"},
+    "evaluation": {"interval": 0},
+    "stop": {"generations": 1},
+    "report": {"plot_interval_seconds": 0},
+}
+
+
+def test_run_of_a_custom_task_is_evaluated_by_its_problem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Episode i returns the sum of theta and 10 i: of 20 episodes, in two chunks, the mean is the sum plus 95."""
+    (tmp_path / "sums.py").write_text(SUMS)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "sums", raising=False)
+    with hpc_es.train(SUMS_CONFIG, tmp_path / "run") as run:
+        list(run)
+        theta = run.theta
+    capsys.readouterr()
+    assert cli.run(["eval", "run", "--episodes", "20", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["return_mean"] == pytest.approx(float(theta.sum()) + 95, rel=1e-6) and result["failed"] == 0
+    monkeypatch.delattr(sys.modules["sums"].Sums, "evaluate")
+    with pytest.raises(UserError, match=r"task sums:Task: expected evaluate.* in the task, or a problem on vectors"):
+        cli.run(["eval", "run"])

@@ -89,3 +89,11 @@ def test_generations_of_this_checkout_are_profiled() -> None:
     assert len(later) < len(first)
     assert not [name for name in first | later if name.endswith("__init__.py")]
     assert 0 < len(generations["later"][1]) < generations["later"][2]
+
+
+def test_the_error_of_a_profiled_run_that_fails_is_shown(tmp_path: Path) -> None:
+    """A package that cannot be imported: the profiler writes a result nevertheless."""
+    (tmp_path / "hpc_es").mkdir()
+    (tmp_path / "hpc_es" / "__init__.py").write_text("raise ImportError('no such library')\n")
+    with pytest.raises(SystemExit, match=r"the profiled run of .* failed with status 1:\n[^$]*no such library"):
+        structure.profiled(tmp_path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,9 @@ import pytest
 
 import hpc_es
 from hpc_es import cli
-from hpc_es.core.errors import UserError
 from hpc_es.report.curves import load
-from hpc_es.report.export import export_best
 from hpc_es.report.plot import figure, grouped, plot
+from hpc_es.report.saved_policy import load_policy
 from hpc_es.storage.metrics_log import MetricsLog
 from tests.helpers import trained
 
@@ -88,9 +88,70 @@ def test_export_writes_the_best_vector(created: Created, tmp_path: Path) -> None
     assert x.dtype == np.float64 and x.tolist() == best[3:]
 
 
-def test_policy_has_no_best_vector(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="expected a run of an objective"):
-        export_best(trained.run(), tmp_path / "best.npy")
+WELLS = """
+import numpy as np
+from hpc_es.extend import *
+
+class Wells(VectorProblemDefaults):
+    layout = Layout({"positions": (3,)})
+
+    def __init__(self, options):
+        self.dtype = np.dtype(options.dtype)
+
+    def initial(self, rng):
+        return np.ones(3, self.dtype)
+
+    def evaluate(self, population, jobs, carried, poll):
+        rows = np.zeros(len(jobs), row_dtype())
+        rows["length"], rows["return_"] = 1, -(population.stacked() ** 2).sum(axis=1)
+        return Outcome(rows)
+
+class Task:
+    OFFERS = Offers(problems=("vectors",))
+
+    @options
+    class Options:
+        kind: str = option("this class", "wells_to_export:Task")
+        dtype: str = option("dtype of the vector", "float64")
+
+    @staticmethod
+    def build(options, repetition=0):
+        return VectorTask("wells", lambda keys: Wells(options))
+"""
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("which", ["best", "last"])
+def test_export_writes_the_vector_of_a_custom_task(
+    dtype: str, which: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "wells_to_export.py").write_text(WELLS)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    config = {
+        "directory": str(tmp_path),
+        "task": {"kind": "wells_to_export:Task", "dtype": dtype},
+        "algorithm": {"kind": "es", "population_size": 8, "sigma": 0.1},
+        "noise": {"kind": "counter"},
+        "evaluation": {"interval": 3},
+        "stop": {"generations": 5},
+        "report": {"plot_interval_seconds": 0},
+    }
+    thetas = [np.ones(3)]
+    with hpc_es.train(config, tmp_path / "run") as run:
+        thetas += [run.theta.copy() for _ in run]
+    theta = thetas[-1]
+    if which == "best":  # of the centres before generations 0 and 3
+        theta = min(thetas[0], thetas[3], key=lambda x: float((x**2).sum()))
+    for suffix in ("npy", "json"):
+        assert cli.run(["export", str(tmp_path / "run"), str(tmp_path / f"x.{suffix}"), "--which", which]) == 0
+    x = np.load(tmp_path / "x.npy")
+    assert x.dtype == dtype and x.tolist() == theta.tolist()
+    assert json.loads((tmp_path / "x.json").read_text())["x"] == theta.tolist()
+
+
+def test_export_writes_the_parameters_of_a_policy(tmp_path: Path) -> None:
+    assert cli.run(["export", str(trained.run()), str(tmp_path / "theta.npy"), "--which", "last"]) == 0
+    assert np.load(tmp_path / "theta.npy").tolist() == load_policy(trained.run(), "last").source.theta.tolist()
 
 
 @pytest.mark.parametrize(("function", "scale"), [("power", "log"), ("above", "linear"), ("below", "linear")])
