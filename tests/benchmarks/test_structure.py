@@ -91,7 +91,7 @@ def test_generations_of_this_checkout_are_profiled() -> None:
     assert 0 < len(generations["later"][1]) < generations["later"][2]
 
 
-def test_the_error_of_a_profiled_run_that_fails_is_shown(tmp_path: Path) -> None:
+def test_profiled_run_that_fails_shows_its_error(tmp_path: Path) -> None:
     """A package that cannot be imported: the profiler writes a result nevertheless."""
     (tmp_path / "hpc_es").mkdir()
     (tmp_path / "hpc_es" / "__init__.py").write_text("raise ImportError('no such library')\n")
