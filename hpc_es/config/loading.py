@@ -12,7 +12,8 @@ the section has `enabled: false`.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping
+import sys
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from hpc_es.config import config_strings, registry, validation
@@ -123,10 +124,72 @@ def read(source: Path | str, overrides: Iterable[str] = ()) -> ConfigData:
     if _is_tuning(data):
         text = f"{source} is a tuning file, not the config of one experiment"
         raise UserError(f"{text}: hpc-es tune {source} runs it, hpc-es check {source} validates it")
-    data = dict(override(data, overrides))
+    data, notes = with_overrides(data, overrides)
+    for note in notes:
+        sys.stderr.write(f"note: {note}\n")
     filled = {"name": stem, "directory": str(Path(source).resolve().parent) if stem else None}
     data |= {key: value for key, value in filled.items() if data.get(key) is None}
     return data if data.get("output") is not None else {**data, "output": f"runs/{data['name']}"}
+
+
+def with_overrides(data: ConfigData, overrides: Iterable[str]) -> tuple[dict[str, Json], list[str]]:
+    """Return the data of a file with overrides, and notes on keys that were dropped.
+
+    Where overrides change the kind of a section, keys of the file that only the old kind has are dropped, unless
+    another override sets them. An algorithm may change the kind of noise or policy, if the config names none.
+    """
+    overrides = list(overrides)
+    changed, notes = dict(override(data, overrides)), list[str]()
+    set_keys = {item.partition("=")[0] for item in overrides}
+    for section in ("task", "policy", "algorithm", "noise"):
+        before, after = data.get(section), changed.get(section)
+        if not isinstance(before, Mapping) or not isinstance(after, Mapping):
+            continue
+        old, new = (_kind_and_options(section, with_presets(Config, values)) for values in (data, changed))
+        if old is None or new is None or old[0] == new[0] or section in set_keys:
+            continue
+        dropped = list(_only_in(old[1], new[1], before, section, set_keys))
+        changed[section] = _without_keys(after, section, dropped)
+        if dropped:
+            notes.append(f"{section}.kind is {new[0]} instead of {old[0]}: {', '.join(dropped)} of the file dropped")
+    return changed, notes
+
+
+def _kind_and_options(section: str, data: ConfigData) -> tuple[str, OptionsClass] | None:
+    """Return the kind of a section and its options class; None if there is no such kind."""
+    mark = kinds_mark(field_hints(Config)[section])
+    values = data.get(section)
+    assert mark is not None and isinstance(values, Mapping)
+    kind = values.get("kind", mark.default_kind(data))
+    options = _options(Config, section, data, None) if isinstance(kind, str) else None
+    return None if options is None else (str(kind), options)
+
+
+def _only_in(
+    old: OptionsClass, new: OptionsClass, values: ConfigData, prefix: str, set_keys: Collection[str]
+) -> Iterator[str]:
+    """Yield the dotted keys of `values` that the old options have and the new ones lack, except those in `set_keys`."""
+    old_hints, new_hints = field_hints(old), field_hints(new)
+    for name, value in values.items():
+        key = f"{prefix}.{name}"
+        if name not in old_hints:
+            continue
+        if name not in new_hints:
+            if not any(item == key or item.startswith(f"{key}.") for item in set_keys):
+                yield key
+            continue
+        inner = options_class(old_hints[name]), options_class(new_hints[name])
+        if inner[0] and inner[1] and isinstance(value, Mapping):
+            yield from _only_in(inner[0], inner[1], value, key, set_keys)
+
+
+def _without_keys(values: ConfigData, prefix: str, dropped: Collection[str]) -> dict[str, Json]:
+    """Return a copy of a section without these dotted keys."""
+    kept = {name: value for name, value in values.items() if f"{prefix}.{name}" not in dropped}
+    return {
+        name: _without_keys(value, f"{prefix}.{name}", dropped) if isinstance(value, Mapping) else value
+        for name, value in kept.items()
+    }
 
 
 def is_tuning_file(source: Path | str) -> bool:
@@ -157,4 +220,4 @@ def table_rows(source: Path | str | None = None, overrides: Iterable[str] = ()) 
     if source is None:
         return rows(Config)
     overrides = list(overrides)
-    return rows(Config, data=override(_read(source, overrides)[0], overrides))
+    return rows(Config, data=with_overrides(_read(source, overrides)[0], overrides)[0])

@@ -44,6 +44,58 @@ def minimal(**sections: Any) -> dict[str, Any]:
     return {"task": {"env_id": "CartPole-v1"}, **sections}
 
 
+# Overrides of a kind.
+
+LEARNING = "algorithm: {population_size: 16, optimizer: {kind: adam, learning_rate: 0.1}}\n"
+TABLE = "noise: {table_size: 10_000}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "override", "note"),
+    [
+        (
+            TABLE,
+            "noise.kind=counter",
+            "note: noise.kind is counter instead of table: noise.table_size of the file dropped",
+        ),
+        ("policy: {bias: false}\n", "policy.kind=lstm", "policy.bias of the file dropped"),
+        (LEARNING, "algorithm.kind=cma_es", "algorithm.optimizer of the file dropped"),
+        (
+            TABLE,
+            "algorithm.kind=cma_es",
+            "noise.kind is counter instead of table: noise.table_size of the file dropped",
+        ),
+        (TABLE, "noise.kind=table", ""),
+    ],
+)
+def test_override_of_a_kind_drops_the_keys_of_the_old_kind_with_a_note(
+    text: str, override: str, note: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = from_text(tmp_path, MINIMAL + text, (override,))
+    section, kind = override.split(".kind=")
+    assert getattr(config, section).kind == kind
+    stderr = capsys.readouterr().err
+    assert note in stderr and bool(stderr) == bool(note)
+
+
+@pytest.mark.parametrize(
+    ("text", "overrides"),
+    [
+        ("noise: {kind: counter, table_size: 10_000}\n", ()),
+        ("noise: {kind: counter, table_size: 10_000}\n", ("seed=1",)),
+        ("noise: {}\n", ("noise.kind=counter", "noise.table_size=10_000")),
+        (TABLE, ("noise.kind=counter", "noise.table_size=10_000")),
+        ("", ("noise={kind: counter, table_size: 10_000}",)),
+    ],
+)
+def test_contradictory_kind_and_keys_of_one_source_are_an_error(
+    text: str, overrides: tuple[str, ...], tmp_path: Path
+) -> None:
+    assert problems(tmp_path, MINIMAL + text, overrides) == [
+        ("noise.table_size", "unknown key 'noise.table_size'; it belongs to kind 'table'")
+    ]
+
+
 # Reading.
 
 
