@@ -79,15 +79,19 @@ class Progress:
             self._live = Live(self, console=Console(stderr=True), refresh_per_second=2, redirect_stdout=redirect)
             self._live.start()
 
-    def update(self, row: Row) -> None:
-        """Take the row of a generation, and print it if it is the first, has an evaluation, or a second has passed."""
+    def update(self, row: Row, best_evaluation: float | None = None) -> None:
+        """Take the row of a generation, and print it if it is the first, has an evaluation, or a second has passed.
+
+        `best_evaluation` is the return of the best evaluation so far; None: the highest.
+        """
         self._rows = (*self._rows, row)[-ROWS_OF_RATE:]
         self._updated = time.monotonic()
         evaluation = row.get("evaluation_return_mean") if row.get("evaluation_episodes") else None
         if evaluation is not None and not math.isnan(evaluation):
             self._last_evaluation = evaluation
             best = self._best_evaluation
-            self._best_evaluation = evaluation if best is None else max(best, evaluation)
+            highest = evaluation if best is None else max(best, evaluation)
+            self._best_evaluation = highest if best_evaluation is None else best_evaluation
         self._pending = True
         first = len(self._rows) == 1
         if first or row.get("evaluation_episodes") or self._updated - self._printed >= SECONDS_BETWEEN_LINES:

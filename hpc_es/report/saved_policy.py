@@ -191,9 +191,12 @@ def _better(path: Path, snapshot: Snapshot) -> tuple[Path, Snapshot]:
         other = load(beside)
     except CheckpointError:  # missing or damaged: use the best theta of the newest checkpoint
         return path, snapshot
-    known = snapshot.best.return_ if snapshot.best else -np.inf
-    if other.best is None or not other.best.return_ > known:
+    if other.best is None:
         return path, snapshot
+    if (known := snapshot.best) is not None:
+        is_later, is_higher = other.best.generation > known.generation, other.best.return_ > known.return_
+        if not (is_higher if other.best.rows is None else is_later):  # a better fitness may have a lower return
+            return path, snapshot
     kinds = named_user_kinds(snapshot.identity)  # trusted by now
     same = completed(other.identity, kinds) == completed(snapshot.identity, kinds)
     return (beside, other) if same else (path, snapshot)

@@ -14,6 +14,7 @@ The file has a header of 512 bytes of text, which HDF5 skips as its user block, 
     /shared/NAME, /master/NAME         the arrays of State; NAME is percent-encoded
     /best/return_, /best/generation    float64, int64; no /best before the first evaluation
     /best/shared/NAME                  the arrays of State.shared at the best evaluation
+    /best/rows, /best/columns          uint8, JSON: rows of that evaluation, if the fitness is derived
     /final/NAME                        arrays of State.master after the final evaluation of a finished run
     /order                             JSON: {"shared": [name, ...], "master": [...], "best/shared": [...]}
     /config_text, /config_hash         text (UTF-8)
@@ -46,7 +47,7 @@ from urllib.parse import quote, unquote
 import h5py
 import numpy as np
 
-from hpc_es.core.data import Arrays, JsonObject, State
+from hpc_es.core.data import Arrays, JsonObject, Rows, State
 from hpc_es.core.errors import CheckpointError
 from hpc_es.storage import files
 from hpc_es.storage.files import json_text
@@ -73,6 +74,7 @@ class Best:
     return_: float
     generation: int
     shared: Arrays  # copy of State.shared, such as theta and its normaliser; empty in an incremental checkpoint
+    rows: Rows | None = None  # of the evaluation, row_dtype[jobs], if the problem derives its fitness
 
 
 @dataclass(frozen=True)
@@ -228,6 +230,9 @@ def _image(snapshot: Snapshot) -> memoryview:
         if snapshot.best is not None:
             file["best/return_"] = np.float64(snapshot.best.return_)
             file["best/generation"] = np.int64(snapshot.best.generation)
+            if (rows := snapshot.best.rows) is not None:
+                file["best/rows"] = np.frombuffer(np.ascontiguousarray(rows).tobytes(), np.uint8)
+                _put_text(file, "best/columns", json_text(rows.dtype.descr))
         if snapshot.increment is None:
             _put_states(file, snapshot)
         else:
@@ -271,7 +276,7 @@ def _snapshot(file: h5py.File) -> Snapshot:
     best = None
     if "best" in file:
         arrays = _arrays(file, "best/shared", order.get("best/shared", []))
-        best = Best(float(file["best/return_"][()]), int(file["best/generation"][()]), arrays)
+        best = Best(float(file["best/return_"][()]), int(file["best/generation"][()]), arrays, _best_rows(file))
     return Snapshot(
         state=state,
         increment=increment,
@@ -281,6 +286,16 @@ def _snapshot(file: h5py.File) -> Snapshot:
         config_hash=_text(file, "config_hash"),
         **{name: json.loads(_text(file, name)) for name in _JSON_FIELDS},
     )
+
+
+def _best_rows(file: h5py.File) -> Rows | None:
+    """Return the rows of the best evaluation; None if the problem does not derive its fitness, or in older files."""
+    if "best/rows" not in file:
+        return None
+    columns = json.loads(_text(file, "best/columns"))  # [name, dtype] or [name, dtype, shape]
+    dtype = np.dtype([(name, dtype, *map(tuple, shape)) for name, dtype, *shape in columns])
+    rows: Rows = np.frombuffer(file["best/rows"][()].tobytes(), dtype)
+    return rows
 
 
 def _put_arrays(file: h5py.File, group: str, arrays: Arrays) -> None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from hpc_es.storage.checkpoint import Best
 
 STATUS = "status.json"
+FINAL_IS_BEST = "final_is_best"  # whether the final evaluation is the best one, if the task derives its fitness
 RUNNING = "running"
 _TIME = "%Y-%m-%dT%H:%M:%SZ"  # UTC
 HEARTBEAT_SECONDS = 30.0
@@ -100,5 +101,10 @@ def final_evaluation(directory: Path, generation: int | None) -> dict[str, float
 
 
 def is_surpassed(best: Best | None, final: Mapping[str, float]) -> bool:
-    """Return whether the final evaluation is better than the best evaluation during training."""
+    """Return whether the final evaluation is better than the best evaluation during training.
+
+    If the task derives its fitness, the run has compared them and recorded the result.
+    """
+    if best is not None and best.rows is not None:
+        return bool(final.get(FINAL_IS_BEST))
     return best is not None and final.get("final_return_mean", -math.inf) > best.return_

@@ -208,7 +208,12 @@ def fitness_of(parts: Parts, state: State, rows: Rows) -> Float64:
     problem = parts.problem
     if ranks_returns(problem):
         return problem.fitness(rows, NOTHING_CARRIED)  # the fast path: evaluations may take microseconds
-    values = np.array(problem.fitness(rows, parts.carried(state)), np.float64)
+    return derived_fitness(problem, parts.carried(state), rows)
+
+
+def derived_fitness(problem: Problem, carried: ProblemState, rows: Rows) -> Float64:
+    """Return the problem's own fitness of at least one row, float64[jobs], NaN for failed jobs; RunError for others."""
+    values = np.array(problem.fitness(rows, carried), np.float64)
     if values.shape != rows.shape:
         expected = f"expected one number per job, float64[{len(rows)}]"
         raise RunError(f"the fitness of the task: {expected}, got shape {list(values.shape)}")

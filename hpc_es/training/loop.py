@@ -26,6 +26,8 @@ from hpc_es.core.interfaces import GradientAlgorithm, Problem
 from hpc_es.mpi.launch import abandon_timeout
 from hpc_es.mpi.scheduler import GIVE_UP, GiveUp, OtherRankFailed, Work, tell_failure
 from hpc_es.mpi.world import World
+from hpc_es.storage.status import FINAL_IS_BEST
+from hpc_es.tasks.problems import ranks_returns
 from hpc_es.training.asynchronous import AsynchronousPhase
 from hpc_es.training.build import Parts, needs
 from hpc_es.training.chunking import SHARED_SECONDS, ChunkPlanner, CutPlan
@@ -458,6 +460,8 @@ class Training:
             returns = evaluated.evaluation["return_"][~np.isnan(evaluated.evaluation["return_"])]
             if len(returns):
                 self.final = {"final_return_mean": float(returns.mean()), "final_return_std": float(returns.std())}
+            if self.writer is not None and self.final and not ranks_returns(self.parts.problem):
+                self.final[FINAL_IS_BEST] = float(self.writer.is_better(self.state, evaluated.evaluation))
             if self.writer is not None and not self._interrupted:
                 self.writer.measured_at_end(self.parts.problem.evaluation_units(self.state, evaluated.evaluation))
         if self.writer is None:

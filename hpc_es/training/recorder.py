@@ -11,17 +11,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from hpc_es.config.registry import module
 from hpc_es.config.schema import Config
-from hpc_es.core.data import Arrays, JsonObject, ProblemState, Results, Rows, State
+from hpc_es.core.data import Arrays, JsonObject, ProblemState, Results, Rows, State, without_info
 from hpc_es.core.errors import RunError
 from hpc_es.core.interfaces import Problem
 from hpc_es.storage.checkpoint import Increment, Snapshot, image_sha256
 from hpc_es.storage.results import BUDGET, digest
 from hpc_es.storage.status import is_surpassed
+from hpc_es.tasks.problems import ranks_returns
 from hpc_es.training.build import needs
 from hpc_es.training.failure_reports import FailureReport
-from hpc_es.training.generation import NOTHING_USED, Counters, MetricsRow, UpdateInputs
+from hpc_es.training.generation import NOTHING_USED, Counters, MetricsRow, UpdateInputs, derived_fitness
 
 if TYPE_CHECKING:
     from hpc_es.storage.checkpoint import Best
@@ -133,6 +136,25 @@ class Recorder:
 
     def message(self, text: str) -> None:
         """Show a line to the user, if there is a log."""
+
+    def is_better(self, state: State, evaluation: Rows) -> bool:
+        """Return whether an evaluation of the centre of this state is better than the best one so far.
+
+        It is if its mean fitness is higher; by default the fitness is the return. A derived fitness may rank rows
+        relative to each other, so one call gets the rows of both evaluations.
+        """
+        returns = evaluation["return_"][~np.isnan(evaluation["return_"])]
+        if not len(returns) or self.best is None:
+            return len(returns) > 0
+        if ranks_returns(self._problem):
+            return float(returns.mean()) > self.best.return_
+        known, rows = self.best.rows, without_info(evaluation)
+        if known is None or known.dtype != rows.dtype:  # the best evaluation is of a version that compared returns
+            return True
+        carried = ProblemState({name: state.shared[name] for name in self._problem.carried().shared})
+        fitness = derived_fitness(self._problem, carried, np.concatenate([known, rows]))
+        old, new = (values[~np.isnan(values)] for values in (fitness[: len(known)], fitness[len(known) :]))
+        return len(new) > 0 and (not len(old) or float(new.mean()) > float(old.mean()))
 
     # The end.
 

@@ -17,7 +17,7 @@ from hpc_es.config import registry
 from hpc_es.config.options import warnings_of
 from hpc_es.config.resolved import config_hash, dump, resolved, sources, with_history
 from hpc_es.config.schema import Config, Report
-from hpc_es.core.data import Arrays, JsonObject, Results, Rows, State
+from hpc_es.core.data import Arrays, JsonObject, Results, Rows, State, without_info
 from hpc_es.core.errors import RunError, UserError
 from hpc_es.core.interfaces import Problem
 from hpc_es.core.slurm import this_run
@@ -30,6 +30,7 @@ from hpc_es.storage.checkpoint import Best, Increment, Snapshot, is_full
 from hpc_es.storage.files import remove_leftovers, write_json, write_text, written
 from hpc_es.storage.line_logs import EvaluationsLog, FailuresLog
 from hpc_es.storage.status import HEARTBEAT_SECONDS, RUNNING, STATUS, final_evaluation, now, this_process
+from hpc_es.tasks.problems import ranks_returns
 from hpc_es.training.build import needs
 from hpc_es.training.failure_reports import FailureReport
 from hpc_es.training.generation import MetricsRow
@@ -236,6 +237,8 @@ class RunWriter(Recorder):
     def evaluated(self, state: State, results: Results[object], evaluation: Rows, units: Sequence[Arrays]) -> None:
         """Record the evaluations of a generation and the inputs of its update, before `add`."""
         self._journal.add(results, units)
+        self._is_best = bool(len(evaluation)) and self.is_better(state, evaluation)
+        self._evaluation = evaluation
         if self._problem.coordinate_names:
             self._evaluations.write(state.generation, self._problem.evaluations(state, results, evaluation))
 
@@ -245,11 +248,15 @@ class RunWriter(Recorder):
         self._metrics.add(row, evaluated is not None)
         if solutions:
             self._programs.write(solutions)
-        self.progress.update(row)
         mean = row["evaluation_return_mean"]
-        if evaluated is not None and mean is not None and (self.best is None or mean > self.best.return_):
-            generation = int(row["generation"] or 0)
-            self.best = Best(float(mean), generation, {name: array.copy() for name, array in evaluated.items()})
+        is_best = evaluated is not None and mean is not None and self._is_best
+        if is_best:
+            assert evaluated is not None and mean is not None
+            rows = None if ranks_returns(self._problem) else without_info(self._evaluation)
+            shared = {name: array.copy() for name, array in evaluated.items()}
+            self.best = Best(float(mean), int(row["generation"] or 0), shared, rows)
+        self.progress.update(row, self.best.return_ if self.best else None)
+        if is_best:
             self._opened.store.save_best(self._snapshot())
         self._triggers(self._trigger_values())
         self.beat()
