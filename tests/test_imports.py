@@ -18,7 +18,8 @@ from hpc_es.config.loading import validate
 from hpc_es.config.resolved import dump_json
 
 COMPILED = {"jax", "jaxlib", "gymnax", "brax", "mujoco_playground", "jumanji", "craftax"}
-JAX_NETWORKS = {"policies/networks/jax_actors.py", "policies/networks/jax_networks.py"}  # imported once JAX is set up
+# imported once JAX is set up
+JAX_NETWORKS = {f"policies/networks/jax_{name}.py" for name in ("actors", "convolutional", "networks")}
 ROOT = Path(hpc_es.__file__).parent
 FILES = {file.relative_to(ROOT).as_posix(): file for file in sorted(ROOT.rglob("*.py"))}
 EXAMPLE = {

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import prod
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -118,9 +119,13 @@ def _scaled(columns: Float64, squares: Float64, length: float) -> Float32:
     return scaled
 
 
-def glorot_uniform(rng: np.random.Generator, shape: tuple[int, int]) -> Float32:
-    """Return float32[inputs, outputs] uniform in (-b, b), b = sqrt(6 / (inputs + outputs)) (Glorot and Bengio 2010)."""
-    bound = np.sqrt(6.0 / sum(shape))
+def glorot_uniform(rng: np.random.Generator, shape: Shape) -> Float32:
+    """Return float32[..., inputs, outputs] uniform in (-b, b), b = sqrt(6 / (inputs + outputs)).
+
+    This is the initialisation of Glorot and Bengio (2010). For the kernel of a convolution, inputs and outputs are
+    multiplied by its number of positions.
+    """
+    bound = np.sqrt(6.0 / (prod(shape[:-2]) * sum(shape[-2:])))
     return rng.uniform(-bound, bound, shape).astype(np.float32)
 
 
