@@ -185,6 +185,10 @@ def _value(hint: Hint, value: Json, key: str, problems: SchemaProblems) -> objec
     item_class = options_class(get_args(member)[1]) if get_origin(member) in MAPPINGS else None
     if item_class and isinstance(value, Mapping):  # sections with names of the user's choice
         return {name: _section(item_class, item, join(key, name), problems) for name, item in value.items()}
+    item_class = options_class(get_args(member)[0]) if get_origin(member) in LISTS else None
+    if item_class and isinstance(value, list):  # a list of sections
+        items = tuple(_section(item_class, item, f"{key}[{number}]", problems) for number, item in enumerate(value))
+        return _WRONG if _WRONG in items else items
     from pydantic import ConfigDict, TypeAdapter, ValidationError  # rank 0 only
 
     try:
