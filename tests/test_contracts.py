@@ -26,6 +26,7 @@ from hpc_es.core.data import (
     Column,
     Discrete,
     Jobs,
+    ObservationSpec,
     Outcome,
     Results,
     Spaces,
@@ -85,6 +86,9 @@ EXAMPLES: dict[tuple[str, str], dict[str, Any]] = {
     ("tasks", "bandits"): {
         "task": {"kind": "bandits", "observation_normalization": {"enabled": True, "probability": 1.0}},
         "policy": {"kind": "mlp", "hidden_dims": [5]},
+    },
+    ("policies", "cnn"): {
+        "policy": {"kind": "cnn", "convolutions": [{"filters": 2, "kernel": 1}], "hidden_dims": [4]},
     },
     ("policies", "network"): {"policy": {"kind": "network", "network": "tests.helpers.own_networks:recurrent"}},
     ("tasks", "jax_episodes"): {
@@ -597,11 +601,15 @@ def test_weighted_sums_equal_plain_sums(kind: str, dtype: type[np.floating]) -> 
 # Policies.
 
 BOX = Box(np.array([-1, -2], np.float32), np.array([1, 2], np.float32))
+# Kinds that take images get observations of shape (3, 1), others vectors of 3.
+IMAGES = ("cnn",)
 SPACES = (Spaces(flat_observations(3), BOX), Spaces(flat_observations(3), Discrete(4, start=2)))
 
 
 def policy_of(kind: str, spaces: Spaces) -> Policy:
     options = validate(example("policies", kind)).policy
+    if kind in IMAGES:
+        spaces = Spaces(ObservationSpec((3, 1)), spaces.actions)
     policy: Policy = registry.module("policies", kind).build(options, spaces)
     return policy
 
@@ -623,6 +631,11 @@ def acted(actor: Any, observations: Any) -> list[Any]:
 OBSERVATIONS = np.random.default_rng(1).standard_normal((4, 5, 3)).astype(np.float32)
 
 
+def observations_of(kind: str) -> Any:
+    """Observations of 5 rows in 4 steps, [steps, rows, *shape]."""
+    return OBSERVATIONS.reshape(4, 5, 3, 1) if kind in IMAGES else OBSERVATIONS
+
+
 @every("policies")
 @pytest.mark.parametrize("spaces", SPACES)
 def test_initial_parameters_depend_on_the_generator_only(kind: str, spaces: Spaces) -> None:
@@ -636,7 +649,7 @@ def test_initial_parameters_depend_on_the_generator_only(kind: str, spaces: Spac
 @every("policies")
 @pytest.mark.parametrize("spaces", SPACES)
 def test_actions_are_in_their_space(kind: str, spaces: Spaces) -> None:
-    for actions in acted(bound(policy_of(kind, spaces), 5), OBSERVATIONS * 100):
+    for actions in acted(bound(policy_of(kind, spaces), 5), observations_of(kind) * 100):
         if isinstance(spaces.actions, Box):
             assert (actions.dtype, actions.shape) == (np.float32, (5, 2))
             assert ((actions >= spaces.actions.low) & (actions <= spaces.actions.high)).all()
@@ -649,9 +662,9 @@ def test_actions_are_in_their_space(kind: str, spaces: Spaces) -> None:
 @pytest.mark.parametrize("spaces", SPACES)
 def test_rows_act_independently_of_each_other(kind: str, spaces: Spaces) -> None:
     policy = policy_of(kind, spaces)
-    together = acted(bound(policy, 5), OBSERVATIONS)
+    together = acted(bound(policy, 5), observations_of(kind))
     for row in range(5):
-        alone = acted(bound(policy, 5, [row]), OBSERVATIONS[:, row : row + 1])
+        alone = acted(bound(policy, 5, [row]), observations_of(kind)[:, row : row + 1])
         assert [step.tobytes() for step in alone] == [step[row : row + 1].tobytes() for step in together]
 
 
@@ -659,10 +672,10 @@ def test_rows_act_independently_of_each_other(kind: str, spaces: Spaces) -> None
 @pytest.mark.parametrize("spaces", SPACES)
 def test_kept_rows_act_as_before(kind: str, spaces: Spaces) -> None:
     policy = policy_of(kind, spaces)
-    together, actor = acted(bound(policy, 5), OBSERVATIONS), bound(policy, 5)
-    acted(actor, OBSERVATIONS[:2])
+    together, actor = acted(bound(policy, 5), observations_of(kind)), bound(policy, 5)
+    acted(actor, observations_of(kind)[:2])
     actor.keep(np.array([1, 4]))
-    kept = acted(actor, OBSERVATIONS[2:, [1, 4]])
+    kept = acted(actor, observations_of(kind)[2:, [1, 4]])
     assert [step.tobytes() for step in kept] == [step[[1, 4]].tobytes() for step in together[2:]]
 
 
@@ -670,10 +683,10 @@ def test_kept_rows_act_as_before(kind: str, spaces: Spaces) -> None:
 @pytest.mark.parametrize("spaces", SPACES)
 def test_restarted_row_acts_as_a_new_one_and_others_continue(kind: str, spaces: Spaces) -> None:
     policy = policy_of(kind, spaces)
-    together, new = acted(bound(policy, 5), OBSERVATIONS), acted(bound(policy, 5), OBSERVATIONS[2:])
+    together, new = acted(bound(policy, 5), observations_of(kind)), acted(bound(policy, 5), observations_of(kind)[2:])
     actor = bound(policy, 5)
-    acted(actor, OBSERVATIONS[:2])
+    acted(actor, observations_of(kind)[:2])
     actor.restart(3)
-    for step, went_on, began in zip(acted(actor, OBSERVATIONS[2:]), together[2:], new, strict=True):
+    for step, went_on, began in zip(acted(actor, observations_of(kind)[2:]), together[2:], new, strict=True):
         assert step[3].tobytes() == began[3].tobytes()
         assert np.delete(step, 3, axis=0).tobytes() == np.delete(went_on, 3, axis=0).tobytes()

@@ -56,6 +56,7 @@ MODULES: Mapping[Package, Mapping[str, str]] = {
         "programs": "hpc_es.programs.task",
     },
     "policies": {
+        "cnn": "hpc_es.policies.cnn",
         "lstm": "hpc_es.policies.lstm",
         "mlp": "hpc_es.policies.mlp",
         "network": "hpc_es.policies.network",

@@ -58,7 +58,8 @@ class Policy(Protocol):
     """A function from observations to actions, with a float32 vector of parameters.
 
     An optional attribute `rows_are_independent` that is true declares that the actions of a row are bit-identical
-    whatever the other rows are; jobs may then be evaluated in chunks of any size.
+    whatever the other rows are; jobs may then be evaluated in chunks of any size. An optional attribute
+    `scales_observations` that is true declares that it takes observations as they are, without normalisation.
     """
 
     layout: Layout  # layout of the parameter vector

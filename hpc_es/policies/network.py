@@ -17,7 +17,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
@@ -62,12 +62,26 @@ class Options(PolicyOptions):
                 yield "network_kwargs", f"has {name!r}, which hpc_es passes itself: remove it"
 
 
+class CompiledOptions(Protocol):
+    """The options of policies whose network is compiled."""
+
+    @property
+    def action_noise_std(self) -> float:
+        """Standard deviation of the noise on actions in training episodes."""
+        ...
+
+    @property
+    def candidates_per_call(self) -> int:
+        """Number of candidates that are computed together."""
+        ...
+
+
 class NetworkPolicy:
     """Normalisation of the observations, a network, an action head."""
 
     rows_are_independent = True
 
-    def __init__(self, options: Options, spaces: Spaces, network: Network, head: Head) -> None:
+    def __init__(self, options: CompiledOptions, spaces: Spaces, network: Network, head: Head) -> None:
         self.options, self.spaces, self.network, self.head = options, spaces, network, head
         self.layout = network.layout
         self.action_noise_std = options.action_noise_std

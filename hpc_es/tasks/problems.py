@@ -221,6 +221,9 @@ class PolicyProblem(ProblemDefaults):
         cutting: Cutting = "fixed",
     ) -> None:
         self.columns = (SIGN_RETURN, *columns)
+        if normalization.enabled and getattr(policy, "scales_observations", False):
+            text = "is true, but the policy scales observations itself: expected false"
+            raise ConfigError([("task.observation_normalization.enabled", text)])
         self._info: dict[str, str] = {}
         if isinstance(policy, ReferencePolicy) and policy.reference_frames:
             observations = random_observations(task, keys, policy.reference_frames)

@@ -119,7 +119,7 @@ def missing_for_policy(config: Config) -> Iterator[ConfigProblem]:
     """Yield a problem if the backend of the policy is not installed."""
     backend = getattr(config.policy, "backend", "")
     if backend in ("jax", "tensorflow") and (missing := missing_text(backend)):
-        other = "" if config.policy.kind == "network" else ", or choose numpy"
+        other = "" if hasattr(config.policy, "candidates_per_call") else ", or choose numpy"
         yield "policy.backend", f"is {backend}, which needs {missing}{other}"
 
 

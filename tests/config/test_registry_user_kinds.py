@@ -149,7 +149,9 @@ def test_missing_module_is_reported_with_the_searched_directories(own: Callable[
 
 
 def test_misspelt_builtin_kind_has_a_suggestion(own: Callable[..., str]) -> None:
-    assert problems("mpl") == [("policy.kind", "expected one of 'lstm', 'mlp', found 'mpl'; did you mean 'mlp'?")]
+    assert problems("mpl") == [
+        ("policy.kind", "expected one of 'cnn', 'lstm', 'mlp', 'network', found 'mpl'; did you mean 'mlp'?")
+    ]
 
 
 def test_user_tasks_and_algorithms_declare_offers_and_needs(own: Callable[..., str]) -> None:

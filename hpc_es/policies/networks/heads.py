@@ -109,7 +109,7 @@ def require_flat(spaces: Spaces, kind: str, parameters: Callable[[Spaces], int])
         return
     count = parameters(Spaces(flat_observations(observations.size), spaces.actions))
     text = (
-        f"{kind!r} takes flat observations, found {observations}: use a custom policy that takes this shape, or "
+        f"{kind!r} takes flat observations, found {observations}: use a policy that takes this shape, such as cnn, or "
         f"add 'gymnasium.wrappers:FlattenObservation' to task.wrappers, which makes {observations.size:,} observations"
         f" and a policy of {count:,} parameters"
     )

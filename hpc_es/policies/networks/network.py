@@ -27,8 +27,15 @@ STATISTICS = (
 class Network(Protocol):
     """A network for one candidate and one observation."""
 
-    layout: Layout  # names and shapes of the parameters, in order
-    backend: Backend  # library that traces `apply`
+    @property
+    def layout(self) -> Layout:
+        """Names and shapes of the parameters, in order."""
+        ...
+
+    @property
+    def backend(self) -> Backend:
+        """Library that traces `apply`."""
+        ...
 
     def initial(self, rng: np.random.Generator) -> Float32:
         """Return initial parameters, float32[layout.size]."""

@@ -125,7 +125,7 @@ def test_convolution_is_a_sum_over_patches() -> None:
 
 
 def test_same_padding_adds_zeros_on_both_sides_and_the_odd_one_at_the_end() -> None:
-    """Of the rows 1 + 2, 3 + 0: with stride 2 three pixels need one zero, which follows them."""
+    """With stride 2 three pixels need one zero, which follows them: 1 + 2 and 3 + 0."""
     image, kernel = array([1, 2, 3], 1, 1, 3, 1), array([1, 1], 1, 2, 1, 1)
     assert np.asarray(convolution(image, kernel, 2, "same")).ravel().tolist() == [3, 3]
 
@@ -199,9 +199,9 @@ def test_layer_normalisation_of_a_dense_layer_and_of_a_convolution() -> None:
     outputs, _ = network.apply(parts, (), array([1, 3], 1, 1, 2))
     np.testing.assert_allclose(outputs, [2.5 - 2 / np.sqrt(1.00001), 0.5 + 3 / np.sqrt(1.00001)], rtol=1e-6)
     # as a convolution with two positions of one channel
-    seen = replace(network, image=(1, 2, 1), convolutions=(Convolution(1, 1, 1),), hidden_dims=())
+    positions = replace(network, image=(1, 2, 1), convolutions=(Convolution(1, 1, 1),), hidden_dims=())
     one = {"conv_0_kernel": array([1], 1, 1, 1, 1), "norm_0_gamma": array([2]), "norm_0_beta": array([2.5])}
-    outputs, _ = seen.apply({**parts, **one}, (), array([1, 3], 1, 2, 1))
+    outputs, _ = positions.apply({**parts, **one}, (), array([1, 3], 1, 2, 1))
     np.testing.assert_allclose(outputs, [2.5 - 2 / np.sqrt(1.00001), 2.5 + 2 / np.sqrt(1.00001)], rtol=1e-6)
 
 
@@ -271,7 +271,7 @@ def test_folded_parameters_have_the_layout_of_the_network_without_normalisation(
     assert np.isfinite(outputs).all()
 
 
-def test_a_reference_image_passes_through_the_folded_network_with_its_own_statistics() -> None:
+def test_reference_images_have_mean_0_and_variance_1_in_each_layer_of_the_folded_network() -> None:
     """Each unit of a layer has mean 0 and variance v / (v + 1e-3) over the batch before relu, with gamma 1, beta 0."""
     network = replace(ATARI, hidden_dims=(5,), normalisation="virtual_batch")
     reference = np.random.default_rng(0).integers(256, size=(9, 84, 84, 4), dtype=np.uint8)
