@@ -210,6 +210,12 @@ def test_no_ops_are_uniform() -> None:
     assert {number_of_noops(seed, 1) for seed in range(10)} == {number_of_noops(seed, 0) for seed in range(10)} == {0}
 
 
+def test_draws_that_would_favour_some_numbers_are_repeated() -> None:
+    """Multiplying 2**32 draws by 3/4 gives each third number twice; below 3 * 2**30 they must be equally frequent."""
+    counts = np.bincount([number_of_noops(seed, 3 * 2**30) % 3 for seed in range(6000)])
+    assert (abs(counts - 2000) < 5 * (2000 * 2 / 3) ** 0.5).all()
+
+
 # Names.
 
 

@@ -209,6 +209,18 @@ def test_clipping_and_lost_lives_are_for_training_only(false_task: Atari) -> Non
     assert evaluation[INFO].tolist() == [[2, (4 + 8 + 12) / 3]] * 2
 
 
+def test_an_episode_begins_with_black_images_before_the_first_one(false_task: Atari) -> None:
+    """The false emulator's first screen is 200; with a frame skip of 4 the next image is that of frame 3: 197."""
+    options = {"protocol": "salimans2017", "noop_max": 0, "height": 3, "width": 2, "stack": 3}
+    backend = Atari(Options(game="false", **options)).new_backend()
+    observations = np.zeros((1, 3, 2, 3), np.uint8)
+    with backend.chunk([1]):
+        for _ in range(2):
+            assert backend.reset(0, 1)[0, 0].tolist() == [0, 0, 200]
+            backend.advance(RunningEpisodes([0], [0]), np.zeros(1, np.int64), observations, np.zeros(1))
+            assert observations[0, 2, 1].tolist() == [0, 200, 197]
+
+
 def test_time_limit_is_reported_as_truncation(false_task: Atari) -> None:
     task = Atari(Options(game="false", noop_max=0, sticky_actions=0.0, max_frames=5, height=3, width=2, stack=1))
     backend = task.new_backend()
