@@ -41,6 +41,9 @@ class FalseEmulator:
     def getScreenGrayscale(self, screen: Any) -> None:
         screen[:] = max(FALSE_FRAMES - self._frame, 0)
 
+    def getRAM(self) -> list[int]:
+        return [self._frame]
+
     def getEpisodeFrameNumber(self) -> int:
         return self._frame
 

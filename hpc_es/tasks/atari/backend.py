@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -12,12 +13,12 @@ from hpc_es.tasks.atari.game import Game, GameSettings
 from hpc_es.tasks.atari.images import AreaResize, push
 from hpc_es.tasks.episodes.environment_backend import RunningEpisodes, StepResult
 
-INFO_KEYS = ("lives", "episode_frame_number")
+INFO_KEYS = ("lives", "episode_frame_number")  # attributes of Game
 
 
-def info_of(game: Game) -> dict[str, int]:
-    """Return the info of a step."""
-    return {"lives": game.lives, "episode_frame_number": game.episode_frame_number}
+def info_of(game: Game) -> dict[str, Any]:
+    """Return the info of a step: the numbers of INFO_KEYS, and the memory of the console, uint8[128]."""
+    return {**{key: getattr(game, key) for key in INFO_KEYS}, "ram": game.ram()}
 
 
 class AtariBackend:
@@ -72,8 +73,7 @@ class AtariBackend:
             push(self._stacks[job], image)
             observations[row] = self._stacks[job]
         if self._keys:
-            infos = map(info_of, games)
-            result.numbers = np.array([[info[key] for key in self._keys] for info in infos], np.float64)
+            result.numbers = np.array([[getattr(game, key) for key in self._keys] for game in games], np.float64)
         return result
 
     def seconds(self, job: int) -> float:

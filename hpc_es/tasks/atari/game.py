@@ -72,6 +72,11 @@ class Game:
         """Number of frames of the episode, with its no-ops."""
         return int(self._ale.getEpisodeFrameNumber())
 
+    def ram(self) -> Array:
+        """Return the memory of the console, uint8[128]."""
+        memory: Array = self._ale.getRAM()
+        return memory
+
     def screen(self) -> Array:
         """Return the screen in colour, uint8[height, width, 3]."""
         screen: Array = self._ale.getScreenRGB()

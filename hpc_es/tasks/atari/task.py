@@ -12,13 +12,13 @@ import numpy as np
 
 from hpc_es.config.options import Count, Fraction, Natural, option, options
 from hpc_es.config.schema import NO_NUMBERS, Reduction
-from hpc_es.core.data import Column, Discrete, ObservationSpec, Outcome, Poll, Spaces, info_numbers
+from hpc_es.core.data import Column, Discrete, ObservationSpec, Outcome, Poll, Spaces, behaviour, info_numbers
 from hpc_es.core.errors import ConfigError, as_yaml, nearest
 from hpc_es.core.extras import missing_text
 from hpc_es.core.interfaces import Offers, Searched
 from hpc_es.core.keys import Keys
 from hpc_es.core.policy import Actor, Batch, Policy
-from hpc_es.tasks.episodes.behaviour import Behaviour
+from hpc_es.tasks.episodes.behaviour import BehaviourOptions, behaviour_from_options
 from hpc_es.tasks.episodes.rollout import Rollout
 from hpc_es.tasks.problems import ObservationNormalization, PolicyProblem
 
@@ -93,6 +93,11 @@ class Options:
     observation_normalization: ObservationNormalization = option(
         "normalisation of the observations", default_factory=ObservationNormalization
     )
+    behaviour: BehaviourOptions | None = option(
+        "numbers that describe an episode, for novelty search: final_observation, info (such as ram) or function; "
+        "null: none",
+        None,
+    )
 
     def warnings(self) -> Iterator[tuple[str, str]]:
         """Yield (key, text) if all episodes are the same."""
@@ -120,7 +125,6 @@ class Atari:
 
         self.options, self.name, self.info = options, options.game, info
         self.episodes_per_job = options.episodes_per_job
-        self.behaviour: Behaviour | None = None
         if unknown := [key for key in info if key not in INFO_KEYS]:
             text = f"the infos of Atari games have no {unknown[0]!r} (they have: {', '.join(INFO_KEYS)})"
             raise ConfigError([("report.info", text + nearest(unknown[0], INFO_KEYS))])
@@ -131,6 +135,7 @@ class Atari:
         channels = options.stack * (1 if options.grayscale else 3)
         self._shape = (options.height, options.width, channels)
         self.spaces = Spaces(ObservationSpec(self._shape, np.dtype(np.uint8)), Discrete(game.actions))
+        self.behaviour = behaviour_from_options(options.behaviour, self.spaces.observations.size, self.environment)
         self.time_limit = -(-self._settings.max_frames // self._settings.frame_skip)  # in steps
         self._backend = self.new_backend()
 
@@ -156,7 +161,8 @@ class Atari:
     @property
     def columns(self) -> tuple[Column, ...]:
         """The columns of rows in addition to those of all episodes."""
-        return (info_numbers(len(self.info)),) if self.info else ()
+        columns = () if self.behaviour is None else (behaviour(self.behaviour.size),)
+        return (*columns, info_numbers(len(self.info))) if self.info else columns
 
     def problem(self, searched: Searched, policy: Policy | None, keys: Keys, unit: int) -> PolicyProblem:
         """Return the problem of the policy's parameters as a vector."""

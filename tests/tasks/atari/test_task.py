@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpc_es.core.data import INFO, Array, Discrete, ObservationSpec
+from hpc_es.core.data import BEHAVIOUR, INFO, Array, Discrete, ObservationSpec
 from hpc_es.core.errors import ConfigError
 from hpc_es.tasks.atari.task import Atari, Options, protocol_options
+from hpc_es.tasks.episodes.behaviour import BehaviourOptions
 from hpc_es.tasks.episodes.environment_backend import RunningEpisodes
 from tests.helpers.atari import FalseEmulator
-from tests.helpers.toys import batch, nothing
+from tests.helpers.toys import Still, batch, nothing
 
 if importlib.util.find_spec("ale_py") is None:
     pytest.skip("ale-py is not installed", allow_module_level=True)
@@ -162,6 +163,14 @@ def test_episodes_of_a_job_equal_those_of_separate_jobs() -> None:
     assert both["return_"][0] == single["return_"].mean() and both["length"][0] == single["length"].sum()
 
 
+def test_memory_of_the_console_can_be_the_behaviour() -> None:
+    """In Pong its bytes 13 and 14 are the scores (Anand et al. 2019); a constant action loses points only."""
+    task = atari("pong", protocol="salimans2017", max_frames=1600, behaviour=BehaviourOptions(info="ram"))
+    row = task.evaluate(Still(1), batch([3]), nothing).rows[0]
+    assert row[BEHAVIOUR].shape == (128,)
+    assert row["return_"] < 0 and row[BEHAVIOUR][[13, 14]].tolist() == [-row["return_"], 0]
+
+
 def test_environment_plays_the_episodes_of_evaluations(task: Atari) -> None:
     """`make_env` and videos show what `hpc-es eval` scores."""
     actor = Cycling(1, 18)
@@ -209,7 +218,7 @@ def test_clipping_and_lost_lives_are_for_training_only(false_task: Atari) -> Non
     assert evaluation[INFO].tolist() == [[2, (4 + 8 + 12) / 3]] * 2
 
 
-def test_an_episode_begins_with_black_images_before_the_first_one(false_task: Atari) -> None:
+def test_episode_begins_with_black_images_before_the_first_one(false_task: Atari) -> None:
     """The false emulator's first screen is 200; with a frame skip of 4 the next image is that of frame 3: 197."""
     options = {"protocol": "salimans2017", "noop_max": 0, "height": 3, "width": 2, "stack": 3}
     backend = Atari(Options(game="false", **options)).new_backend()
