@@ -10,7 +10,7 @@ import io
 import json
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,12 +20,13 @@ import numpy as np
 from hpc_es.algorithms.actor_critic.episodes import SamplingActor
 from hpc_es.config.registry import module
 from hpc_es.config.resolved import parse_resolved
-from hpc_es.config.schema import USUAL_CHUNK
+from hpc_es.config.schema import USUAL_CHUNK, Config
 from hpc_es.core.data import Chunk, Jobs, JsonObject, Outcome, ProblemState, Rows, cut
 from hpc_es.core.errors import CheckpointError, UserError
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.core.policy import Actor, Batch, Episodic, Policy
 from hpc_es.core.population import unperturbed
+from hpc_es.devices.decision import decide
 from hpc_es.mpi.world import World
 from hpc_es.report.saved_policy import (
     Actions,
@@ -39,6 +40,7 @@ from hpc_es.storage.checkpoint import is_full, load
 from hpc_es.storage.checkpoint_directory import BEST, DIRECTORY, Store
 from hpc_es.storage.results import require_run
 from hpc_es.tasks.native_differences import differences
+from hpc_es.training.build import device_request
 
 Changed = Callable[[StoredPolicy], StoredPolicy]
 SAMPLING_BLOCK = 2  # training's own episodes have blocks 0 and 1
@@ -51,6 +53,20 @@ class EvaluationRequest:
     episodes: int
     seed: int
     actions: Actions = "greedy"
+
+
+def choose_device(world: World, config: Config) -> None:
+    """Decide on which device the policies are evaluated; every rank of the world calls this.
+
+    A policy that was trained on a GPU is evaluated on the CPU if there is no GPU, which rank 0 reports on stderr.
+    """
+    request = device_request(config)
+    if request is None:
+        return
+    wants_gpu = request.device == "gpu"
+    decision = decide(world, replace(request, device="auto") if wants_gpu else request)
+    if wants_gpu and decision.kind == "cpu" and world.rank == 0:
+        sys.stderr.write("".join(f"{line}, but {request.key} is gpu\n" for line in decision.lines(world)))
 
 
 def evaluate(source: StoredPolicy, asked: EvaluationRequest) -> JsonObject:
@@ -197,6 +213,7 @@ def evaluate_all(
     """
     differences.update(prepared["differences"])
     paths = prepared["paths"]
+    choose_device(world, overridden(_snapshot(Path(paths[0]), trust)).config)
     own = {}
     for index in range(world.rank, len(paths), world.size):
         source = overridden(_snapshot(Path(paths[index]), trust))

@@ -34,13 +34,14 @@ from hpc_es.mpi.world import World
 from hpc_es.storage.compare import differences
 from hpc_es.storage.files import write_json, write_text, writing
 from hpc_es.storage.results import Shard
-from hpc_es.training.build import shared_noise, valid_config
+from hpc_es.training.build import decide_device, shared_noise, valid_config
 from hpc_es.training.collective import (
     INTERRUPTED,
     CollectiveExit,
     ExitReason,
     config_from_message,
     config_message,
+    on_all_ranks,
     on_rank_0,
 )
 from hpc_es.training.run import OnRow, RunRequest, run_once, with_recovery
@@ -76,6 +77,10 @@ def run_experiment(
         except CollectiveExit as ended:
             return ended.reason
 
+    try:
+        on_all_ranks(lambda: decide_device(config, world))
+    except CollectiveExit as ended:
+        return ended.reason
     return with_recovery(world, run) if config.mpi.fault_tolerance else run(restarted=False)
 
 

@@ -14,8 +14,8 @@ from hpc_es.core.data import Array, Arrays, ConfigData, State
 from hpc_es.core.errors import ConfigError, UserError
 from hpc_es.mpi.connect import connect
 from hpc_es.mpi.guard import Signals, install_hooks
-from hpc_es.training.build import require_gradient, valid_config
-from hpc_es.training.collective import CollectiveExit, config_from_message, config_message, on_rank_0
+from hpc_es.training.build import decide_device, require_gradient, valid_config
+from hpc_es.training.collective import CollectiveExit, config_from_message, config_message, on_all_ranks, on_rank_0
 from hpc_es.training.generation import MetricsRow
 from hpc_es.training.loop import AfterTrainStep
 from hpc_es.training.run import Run, RunRequest, start_run
@@ -69,7 +69,9 @@ def train(
         run_request = request[0]
     signals = Signals()
     try:
-        run = TrainingRun(start_run(world, signals, config_from_message(world, message), run_request), signals)
+        received = config_from_message(world, message)
+        on_all_ranks(lambda: decide_device(received, world))
+        run = TrainingRun(start_run(world, signals, received, run_request), signals)
         for trigger in run_request.triggers:
             trigger.run = weakref.ref(run)  # weak, so that a run without other references is closed
         return run

@@ -15,7 +15,7 @@ from hpc_es.config.schema import Config
 from hpc_es.core.data import Arrays, Chunk, Float64, Outcome, Poll, State
 from hpc_es.core.interfaces import Cutting
 from hpc_es.mpi.connect import connect
-from hpc_es.training.build import Parts, build_parts, build_task
+from hpc_es.training.build import Parts, build_parts, build_task, decide_device
 from hpc_es.training.chunking import USUAL, Cut, CutPlan
 from hpc_es.training.executors import SerialExecutor
 from hpc_es.training.generation import Generation, update_state
@@ -168,9 +168,11 @@ def measure(config: Config, seconds: float) -> MeasuredGeneration:
 
     Raises ConfigError if the config is invalid.
     """
+    world = connect()
+    decide_device(config, world)
     searched = build_task(config)
     try:
-        return _measured(build_parts(config, connect(), searched), seconds)
+        return _measured(build_parts(config, world, searched), seconds)
     finally:
         searched.task.close()
 

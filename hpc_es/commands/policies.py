@@ -59,13 +59,15 @@ def run_eval(arguments: argparse.Namespace) -> int:
         return _eval_all(arguments)
     if arguments.video:
         video.prepare(arguments.video)  # before a simulator is imported
-    from hpc_es.api.evaluate import EvaluationRequest, evaluate, seeds
+    from hpc_es.api.evaluate import EvaluationRequest, choose_device, evaluate, seeds
+    from hpc_es.mpi.world import World
     from hpc_es.report.saved_policy import read_policy, require_stochastic
 
     with stdout_to_stderr():
         source = with_overrides(read_policy(arguments.path, arguments.which, arguments.trust), arguments.overrides)
         if arguments.actions == "sampled":
             require_stochastic(source.config)
+        choose_device(World("none"), source.config)
         if arguments.video:  # first, since rendering may be impossible here
             video.write_video(source, seeds(arguments.seed, [0])[0], arguments.video)
         result = evaluate(source, EvaluationRequest(arguments.episodes, arguments.seed, arguments.actions))

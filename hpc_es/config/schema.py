@@ -45,6 +45,9 @@ class Mpi:
         "gathered",
         may_change=True,
     )
+    ranks_per_gpu: Count = option(
+        "largest number of ranks that share a GPU; more ranks than that are refused", 1, may_change=True
+    )
     fault_tolerance: bool = option(
         "experimental: continue without ranks that die; only for Open MPI under mpiexec --with-ft ulfm",
         False,
@@ -207,6 +210,12 @@ class Config:
         "number of groups of ranks, which run repetitions at the same time", 1, may_change=True
     )
     noise: Annotated[Any, Kinds("noise", "table")] = option("kind of noise, which the perturbations are made of")
+    device: Literal["auto", "cpu", "gpu"] = option(
+        "device of TensorFlow and JAX: gpu, one per rank; cpu; or auto, a GPU if every rank has one that the library "
+        "can use. NumPy computes on the CPU. A run continues on the kind of device on which it started",
+        "auto",
+        may_change=True,
+    )
     mpi: Mpi = option("distribution of work over ranks", default_factory=Mpi)
     evaluation: Evaluation = option(
         "evaluations of the unperturbed policy", default_factory=Evaluation, may_change=True
@@ -246,6 +255,9 @@ class Config:
         """Yield (key, text) for options without effect and for a run without limit."""
         if not self.stop.has_limit:
             yield "stop", f"has no limit, so the run continues until it is stopped or the algorithm ends ({LIMITS})"
+        platform = getattr(self.task, "platform", None)
+        if platform and self.device not in ("auto", platform):
+            yield "device", f"is {self.device}, but task.platform is {platform}, which takes precedence: set only one"
         if self.repetitions == 1:
             yield from unused(self, ("repetition_groups",), "repetitions is 1")
         if module("tasks", self.task.kind).OFFERS.compiled:

@@ -90,6 +90,8 @@ class RunContext:
     rank: int
     ranks: int  # number of ranks
     call_on_rank_0: Callable[[Callable[[], str]], str]  # calls its argument on rank 0, returns the text on every rank
+    node_rank: int = 0  # index of the rank on its node
+    barrier: Callable[[], None] = lambda: None  # returns when every rank has called it
 
 
 Evaluation = tuple[int, float, Sequence[float]]  # job (-1: the centre), value, and the vector that was evaluated

@@ -40,6 +40,11 @@ TABLE = {
     "array_task": Concept(variable="SLURM_ARRAY_TASK_ID"),
     "step_tasks": Concept(variable="SLURM_STEP_NUM_TASKS", meaning="number of tasks started by one srun"),
     "local_rank": Concept(variable="SLURM_LOCALID", meaning="index of the task on its node; 0 in a batch shell"),
+    "node_index": Concept(variable="SLURM_NODEID", meaning="index of the node in the job"),
+    "step_gpus": Concept(
+        variable="SLURM_STEP_GPUS", meaning="GPUs of a task, numbered as on the node; unset if unbound"
+    ),
+    "job_gpus": Concept(variable="SLURM_JOB_GPUS", meaning="GPUs of the job on this node, numbered as on the node"),
 }
 
 RETRY_SECONDS = (0.0, 5.0, 15.0)  # pauses before each call; a controller may be busy for a while

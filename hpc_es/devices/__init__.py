@@ -1,1 +1,1 @@
-"""Devices: assignment of GPUs to ranks, and the setup of TensorFlow and JAX before they use one."""
+"""Devices: the assignment of GPUs to ranks, the decision of a job, and the setup of TensorFlow and JAX."""

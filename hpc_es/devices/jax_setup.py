@@ -1,4 +1,4 @@
-"""Setup of JAX: platform, threads, one GPU per rank, and the compilation cache. JAX is imported only when it is needed.
+"""Setup of JAX: its device, threads, flags, and the compilation cache. JAX is imported only when it is needed.
 
 JAX reads these settings when it first uses a device; in a process that has used one they cannot be changed. A process
 must not fork afterwards: the child would hang in its first call.
@@ -12,78 +12,133 @@ processor.
 from __future__ import annotations
 
 import contextlib
-import functools
+import importlib.util
 import os
+import pkgutil
 import shutil
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from hpc_es.core import machine
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.extras import missing_text
 from hpc_es.core.quiet import quiet_stderr
-from hpc_es.devices.placement import choose, local_rank
-from hpc_es.mpi.connect import joined
+from hpc_es.devices.placement import Kind
 
-Platform = Literal["cpu", "gpu"]
 KEY = "task.platform"
 FLAGS = {
     "cpu": ("--xla_cpu_multi_thread_eigen=false",),
     # no atomics, and no kernels selected by timing, which may differ between ranks
-    "gpu": ("--xla_gpu_exclude_nondeterministic_ops=true", "--xla_gpu_autotune_level=0"),
+    "gpu": (
+        *("--xla_gpu_deterministic_ops=true", "--xla_gpu_exclude_nondeterministic_ops=true"),
+        "--xla_gpu_autotune_level=0",
+    ),
 }
-NVIDIA = Path("/proc/driver/nvidia/gpus")
-_platforms: list[Platform] = []  # that JAX was set up for in this process
+CUBLAS = "CUBLAS_WORKSPACE_CONFIG"  # a fixed workspace, without which cuBLAS may select other kernels
 TASKS = Path("/proc/self/task")
 
+_chosen: list[tuple[Kind, int | None]] = []  # the device of this process, if it has been decided
+_configured: list[tuple[Kind, int | None]] = []  # the device for which JAX has been set up
 
-@functools.cache
-def jax_on(platform: Platform) -> Any:
-    """Import and configure JAX for a platform; without a GPU it can trace only. ConfigError if it is not available."""
+
+def choose(kind: Kind, index: int | None) -> None:
+    """Set the device on which JAX computes in this process; `index` of a GPU is among the visible ones.
+
+    A GPU without an index is one of another node, for which JAX can only trace here.
+    """
+    _chosen[:] = [(kind, index)]
+
+
+def configured_kind() -> Kind | None:
+    """Return the kind of device for which JAX has been set up in this process; None if it has not."""
+    return _configured[0][0] if _configured else None
+
+
+def has_cuda() -> bool:
+    """Return whether JAX's support for NVIDIA GPUs is installed."""
+    if importlib.util.find_spec("jax_plugins") is None:
+        return False
+    folders = importlib.import_module("jax_plugins").__path__
+    return any(module.name.startswith("xla_cuda") for module in pkgutil.iter_modules(folders))
+
+
+def configured_jax(platform: Kind | None = None) -> Any:
+    """Import JAX and set it up for the device of this process. Raise ConfigError if that is not possible.
+
+    `platform` is used if the device of this process has not been decided (`devices.decision`), as for tasks that are
+    built outside of a run: JAX then computes on the CPU, and can only trace for a GPU.
+    """
     if text := missing_text("jax"):
         raise ConfigError([("task.kind", f"is jax_episodes, which needs {text}")])
-    _add_flags(os.environ, FLAGS[platform])
-    index = gpu_of_this_rank() if platform == "gpu" else None
-    is_available = platform == "cpu" or visible_gpus(os.environ) > 0  # --check may run on a node without a GPU
-    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # allocate memory on demand
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    with one_core(), quiet_stderr():
-        import jax
+    kind, index = _chosen[0] if _chosen else (platform or "cpu", None)
+    if not _configured:
+        _set_up(kind, index)
+        _configured.append((kind, index))
+    elif _configured[0] != (kind, index):
+        raise ConfigError([(_key(platform), f"is {kind}, but {_in_use(_configured[0][0])}")])
+    import jax
 
-        jax.config.update("jax_platforms", "cuda,cpu" if platform == "gpu" and is_available else "cpu")
-        if index is not None:
-            jax.config.update("jax_cuda_visible_devices", str(index))
-        if platform == "gpu":
-            jax.config.update("jax_default_matmul_precision", "highest")  # no TF32
-        jax.config.update("jax_threefry_partitionable", True)  # random numbers depend on it; the default has changed
-        jax.config.update("jax_enable_x64", False)
-        device = _first_device(jax, platform)
-    if is_available:
-        require_device(platform, device)
-    _platforms.append(platform)
     return jax
 
 
-def configured_jax() -> Any:
-    """Return JAX as this process has set it up, such as for a task on a GPU, otherwise on the CPU."""
-    return jax_on(_platforms[0] if _platforms else "cpu")
+def _set_up(kind: Kind, index: int | None) -> None:
+    computes_on_gpu = kind == "gpu" and index is not None
+    _add_flags(os.environ, FLAGS[kind])
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # allocate memory on demand
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    if computes_on_gpu:
+        os.environ.setdefault(CUBLAS, ":4096:8")
+    with one_core(), quiet_stderr():
+        import jax
+
+        jax.config.update("jax_platforms", "cuda,cpu" if computes_on_gpu else "cpu")
+        if computes_on_gpu:
+            jax.config.update("jax_cuda_visible_devices", str(index))
+        if kind == "gpu":
+            jax.config.update("jax_default_matmul_precision", "highest")  # no TF32
+        jax.config.update("jax_threefry_partitionable", True)  # random numbers depend on it; the default has changed
+        jax.config.update("jax_enable_x64", False)
+        try:
+            device = jax.devices()[0]
+        except RuntimeError as error:
+            first_line = str(error).strip().splitlines()[0]
+            raise ConfigError([("device", f"is {kind}, but JAX finds no such device: {first_line}")]) from error
+        if computes_on_gpu:
+            compute_on(device)
+    if computes_on_gpu and device.platform != "gpu":  # JAX itself falls back to the CPU
+        text = f"is gpu, but JAX computes on the {device.platform}: its CUDA support is missing or cannot use the GPU"
+        raise ConfigError([("device", f"{text}, or JAX was used before in this process")])
+    if kind == "cpu":
+        require_device(None, device.platform)
 
 
-def require_device(platform: Platform, device: str) -> None:
-    """Raise ConfigError unless JAX computes on this platform."""
-    if device != platform:
-        text = f"is {platform}, but JAX already computes on the {device} in this process, which cannot be changed"
-        raise ConfigError([(KEY, text)])
+def compute_on(device: Any) -> None:
+    """Make a device of JAX the default of all threads."""
+    import jax
+
+    jax.config.update("jax_default_device", device)
 
 
-def _first_device(jax: Any, platform: Platform) -> str:
-    try:
-        return str(jax.devices()[0].platform)
-    except RuntimeError as error:
-        first_line = str(error).strip().splitlines()[0]
-        raise ConfigError([(KEY, f"is {platform}, but JAX finds no such device: {first_line}")]) from error
+def require_device(kind: Kind | None, platform: str) -> None:
+    """Raise ConfigError unless JAX computes on the device of this process, or on this kind if it was not decided."""
+    expected = _chosen[0][0] if _chosen else kind or "cpu"
+    if platform != expected:
+        raise ConfigError([(_key(kind), f"is {expected}, but {_in_use(platform)}")])
+
+
+def _in_use(platform: str) -> str:
+    return f"JAX already computes on the {platform} in this process, which cannot be changed: start a new one"
+
+
+def _key(platform: Kind | None) -> str:
+    return KEY if platform else "device"
+
+
+def gpu_model() -> str:
+    """Return the model of the GPU that JAX uses."""
+    return str(configured_jax().devices()[0].device_kind)
 
 
 def _add_flags(environ: Any, flags: tuple[str, ...]) -> None:
@@ -107,32 +162,6 @@ def one_core() -> Iterator[None]:
         for task in TASKS.iterdir():
             with contextlib.suppress(OSError):  # the thread has ended
                 os.sched_setaffinity(int(task.name), before)
-
-
-def gpu_of_this_rank() -> int | None:
-    """Return the index of this rank's GPU among the visible ones; ConfigError if its node has more ranks than GPUs."""
-    world = joined()
-    if world is None:
-        return None
-    local, _ = local_rank(world.node_rank, world.size, os.environ)
-    visible = visible_gpus(os.environ)
-    if visible and world.node_size > visible and not has_own_gpus(os.environ):
-        text = f"is gpu, but {world.host} has {world.node_size} ranks and {visible} GPUs: expected one rank for each"
-        raise ConfigError([(KEY, f"{text} (ranks_per_node: {visible})")])
-    return choose(local, visible)
-
-
-def visible_gpus(environ: Mapping[str, str], drivers: Path = NVIDIA) -> int:
-    """Return the number of GPUs that this process may use; 0 if it is not known."""
-    listed = environ.get("CUDA_VISIBLE_DEVICES")
-    if listed is not None:
-        return len([device for device in listed.split(",") if device.strip() not in {"", "-1"}])
-    return len(list(drivers.iterdir())) if drivers.is_dir() else 0
-
-
-def has_own_gpus(environ: Mapping[str, str]) -> bool:
-    """Return whether SLURM has assigned separate GPUs to each rank."""
-    return any(name in environ for name in ("SLURM_GPUS_PER_TASK", "SLURM_TRES_PER_TASK"))
 
 
 NAME, MARK = "jax_cache", "made_here"

@@ -1,88 +1,121 @@
-"""Assignment of GPUs: the visible GPUs of a node are assigned to its ranks in turn.
+"""The rule that assigns GPUs to ranks. It knows no library, and every rank computes it from the same input.
 
-If SLURM makes one GPU visible to each rank (--gpus-per-task), it has index 0 for all of them, and the same rule holds.
-TensorFlow is imported within functions only.
+Each rank lists the GPUs that it may use (`visible_gpus`), and the ranks of a node exchange their lists. Ranks with
+equal lists take the entries in turn, in the order of their index on the node; a rank with a list of its own takes its
+first entry. This covers every way of requesting GPUs from SLURM, whether all ranks of a node see the same GPUs
+(`--gpus-per-node`, `--gres`) or each rank sees its own (`--gpus-per-task`, `--ntasks-per-gpu`, `--gpu-bind`).
 """
 
 from __future__ import annotations
 
-import functools
-import json
-import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
-import numpy as np
-
-from hpc_es.core.quiet import quiet_stderr
+from hpc_es.core.errors import ConfigError
 from hpc_es.core.slurm import TABLE, variable_value
-from hpc_es.mpi.connect import joined
-from hpc_es.mpi.world import World
 
-NVIDIA = Path("/proc/driver/nvidia")  # exists if the driver is installed
-STARTUP = re.compile(r"\s*$|I\d{4} |\d{4}-\d\d-\d\d [\d:.]+: I |WARNING: All log messages before absl::InitializeLog")
+CUDA = "CUDA_VISIBLE_DEVICES"
+DRIVERS = Path("/proc/driver/nvidia/gpus")  # one folder per GPU, named after its PCI bus id
+KEY = "mpi.ranks_per_gpu"
+
+Kind = Literal["cpu", "gpu"]
+Source = Literal["CUDA", "SLURM", "driver"]
 
 
 @dataclass(frozen=True)
-class DeviceBinding:
-    """The device of a rank."""
+class VisibleGpus:
+    """The GPUs that a process may use; `names` are numbers or UUIDs, and comparable between the ranks of a node."""
+
+    names: tuple[str, ...]
+    source: Source  # of the names: CUDA_VISIBLE_DEVICES, SLURM's numbers of the node, or all GPUs of the driver
+
+
+@dataclass(frozen=True)
+class RankGpus:
+    """A rank, and the names of the GPUs that it may use."""
 
     host: str
-    index: int | None  # among the visible GPUs; None: the CPU
-    visible: int  # number of visible GPUs
-    name: str = ""  # model of the GPU
-    note: str = ""  # for the log
+    node: str  # the same for all ranks of a node
+    local: int  # index of the rank on its node
+    gpus: tuple[str, ...]
 
 
-def bind_device(world: World) -> str:
-    """Restrict TensorFlow to one GPU, with memory allocated as needed; every rank calls this.
+def assign(ranks: Sequence[RankGpus], ranks_per_gpu: int = 1) -> list[int]:
+    """Return for each rank the index of its GPU in its own list; no list may be empty.
 
-    Call it before TensorFlow computes anything; further calls change nothing. Returns a line for the log, the same on
-    every rank, with the devices of all ranks.
+    Raises ConfigError if more than `ranks_per_gpu` ranks would use the same GPU.
     """
-    job = joined() or world  # a group of ranks shares its nodes with other groups
-    binding = _bind(job.node_rank, job.size, job.host)
-    messages = world.allgather(np.frombuffer(json.dumps(asdict(binding)).encode(), np.uint8))
-    return devices_line([DeviceBinding(**json.loads(message.tobytes())) for message in messages])
+    indices = [0] * len(ranks)
+    nodes: dict[str, list[int]] = {}
+    for number, rank in enumerate(ranks):
+        nodes.setdefault(rank.node, []).append(number)
+    problems = []
+    for members in nodes.values():
+        by_list: dict[tuple[str, ...], list[int]] = {}
+        for number in sorted(members, key=lambda member: (ranks[member].local, member)):
+            by_list.setdefault(ranks[number].gpus, []).append(number)
+        for gpus, sharing in by_list.items():
+            for position, number in enumerate(sharing):
+                indices[number] = position % len(gpus)
+        problems += _overload(ranks, members, indices, ranks_per_gpu)
+    if problems:
+        raise ConfigError([(KEY, text) for text in problems])
+    return indices
 
 
-@functools.cache
-def _bind(node_rank: int, size: int, host: str) -> DeviceBinding:
-    tf = import_tensorflow()
-    local, note = local_rank(node_rank, size, os.environ)
-    gpus = tf.config.list_physical_devices("GPU")
-    index = choose(local, len(gpus))
-    if index is None:
-        return DeviceBinding(host, None, 0, note=note)
-    try:
-        tf.config.set_visible_devices(gpus[index], "GPU")
-        tf.config.experimental.set_memory_growth(gpus[index], True)
-    except RuntimeError as error:  # TensorFlow has been used before
-        note = f"not bound to one GPU, this rank uses all of them: {error}"
-    return DeviceBinding(host, index, len(gpus), _model(tf, gpus[index]), note)
+def _overload(ranks: Sequence[RankGpus], members: Sequence[int], indices: Sequence[int], limit: int) -> list[str]:
+    """Return a problem if a GPU of a node has more ranks than allowed."""
+    users: dict[str, list[int]] = {}
+    for number in members:
+        users.setdefault(ranks[number].gpus[indices[number]], []).append(number)
+    gpu, crowd = max(users.items(), key=lambda item: len(item[1]))
+    if len(crowd) <= limit:
+        return []
+    host, count = ranks[members[0]].host, len({name for number in members for name in ranks[number].gpus})
+    expected = f"is {limit}: expected at most {limit} rank{'s'[: limit > 1]} per GPU"
+    if len(members) > limit * count:
+        actual = f"found {len(members)} ranks and {count} GPU{'s'[: count > 1]} on {host}"
+        most = limit * count
+        remedy = f"start at most {most} rank{'s'[: most > 1]} per node, request more GPUs"
+    else:
+        actual = (
+            f"found ranks {', '.join(map(str, crowd))} with GPU {gpu} on {host}, because their lists of GPUs overlap"
+        )
+        remedy = "request GPUs with --gpus-per-node, or with --gpus-per-task=1"
+    return [f"{expected}, {actual}: {remedy}, let ranks share them ({KEY}: {len(crowd)}), or set device: cpu"]
 
 
-def import_tensorflow() -> Any:
-    """Return the module; drop its messages at start-up, except for warnings and errors on rank 0."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    world = joined()
-    with quiet_stderr(keep=_is_worth_showing if world is None or world.rank == 0 else None):
-        import tensorflow as tf
+def visible_gpus(environ: Mapping[str, str], drivers: Path = DRIVERS) -> VisibleGpus:
+    """Return the GPUs that a process may use.
 
-        tf.config.list_physical_devices("GPU")  # loads the drivers
-    return tf
+    SLURM's numbers of the node replace those of CUDA_VISIBLE_DEVICES, which start at 0 in each rank if the ranks are
+    confined to their GPUs.
+    """
+    step, job = (gpu_names(variable_value(environ, concept) or "") for concept in ("step_gpus", "job_gpus"))
+    if CUDA in environ:
+        cuda = gpu_names(environ[CUDA])
+        return VisibleGpus(step, "SLURM") if len(step) == len(cuda) else VisibleGpus(cuda, "CUDA")
+    if job:
+        return VisibleGpus(job, "SLURM")
+    return VisibleGpus(tuple(str(number) for number in range(len(driver_gpus(drivers)))), "driver")
 
 
-def _is_worth_showing(line: str) -> bool:
-    """Return whether a line is neither information nor a complaint about a missing GPU."""
-    return not STARTUP.match(line) and ("cuInit" not in line or NVIDIA.is_dir())
-
-
-def _model(tf: Any, gpu: Any) -> str:
-    return str(tf.config.experimental.get_device_details(gpu).get("device_name", "GPU"))
+def gpu_names(text: str) -> tuple[str, ...]:
+    """Return the names in a list such as "0,2-3" or "GPU-5a2f,MIG-77e0"; like CUDA, stop at anything else ("-1")."""
+    names: list[str] = []
+    for item in text.split(","):
+        numbers = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", item)
+        if numbers:
+            first, last = int(numbers[1]), int(numbers[2] or numbers[1])
+            names += map(str, range(first, last + 1))
+        elif item.strip().startswith(("GPU-", "MIG-")):
+            names.append(item.strip())
+        else:
+            break
+    return tuple(names)
 
 
 def local_rank(node_rank: int, size: int, environ: Mapping[str, str]) -> tuple[int, str]:
@@ -92,24 +125,60 @@ def local_rank(node_rank: int, size: int, environ: Mapping[str, str]) -> tuple[i
     node, such as a container. If srun did not start the ranks, SLURM_LOCALID is inherited and has no meaning.
     """
     text = variable_value(environ, "local_rank") or ""
-    if variable_value(environ, "step_tasks") != str(size) or not text.isdecimal() or int(text) == node_rank:
+    if not started_by_srun(size, environ) or not text.isdecimal() or int(text) == node_rank:
         return node_rank, ""
     variable = TABLE["local_rank"].variable
     return int(text), f"{variable} is {text}, but the MPI library says {node_rank}: using {text}"
 
 
-def choose(local: int, visible: int) -> int | None:
-    """Return the index of the visible GPU that a rank uses; None if it sees none."""
-    return local % visible if visible else None
+def node_name(host: str, size: int, environ: Mapping[str, str]) -> str:
+    """Return a name that all ranks of the node share: SLURM's number of the node, otherwise the host."""
+    node = variable_value(environ, "node_index")
+    return f"node {node}" if node and started_by_srun(size, environ) else host
 
 
-def devices_line(bindings: Sequence[DeviceBinding]) -> str:
-    """Return the line for the log; bindings are in rank order."""
-    if all(bound.index is None for bound in bindings):
-        return "TensorFlow sees no GPU on any rank and uses the CPU"
-    devices = [
-        f"{rank}={bound.host}:{'CPU' if bound.index is None else f'{bound.index} of {bound.visible} ({bound.name})'}"
-        for rank, bound in enumerate(bindings)
-    ]
-    notes = [f"rank {rank}: {bound.note}" for rank, bound in enumerate(bindings) if bound.note]
-    return "; ".join(["  ".join(["rank=host:GPU", *devices]), *notes])
+def started_by_srun(size: int, environ: Mapping[str, str]) -> bool:
+    """Return whether one srun has started all ranks, so that SLURM's variables describe each of them."""
+    return variable_value(environ, "step_tasks") == str(size)
+
+
+# What the driver says about the GPUs of a node.
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU of the node; model and UUID are "" if they are unknown."""
+
+    model: str = ""
+    uuid: str = ""
+    minor: str = ""  # number of its device file, which SLURM uses
+
+
+def driver_gpus(drivers: Path = DRIVERS) -> list[Gpu]:
+    """Return the GPUs of the NVIDIA driver in the order of their PCI bus ids."""
+    try:
+        folders = sorted(drivers.iterdir())
+    except OSError:
+        return []
+    return [_gpu(folder / "information") for folder in folders]
+
+
+def _gpu(file: Path) -> Gpu:
+    try:
+        lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return Gpu()
+    values = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    uuid = values.get("GPU UUID", "")
+    return Gpu(values.get("Model", ""), "" if "?" in uuid else uuid, values.get("Device Minor", ""))
+
+
+def describe(name: str, source: Source, gpus: Sequence[Gpu]) -> Gpu:
+    """Return model and UUID of a visible GPU, given those of the driver; a UUID may be abbreviated."""
+    if not name.isdecimal():
+        return next((gpu for gpu in gpus if gpu.uuid.startswith(name)), Gpu(uuid=name))
+    if source == "SLURM":
+        numbered = [gpu for gpu in gpus if gpu.minor == name]
+        if numbered:
+            return numbered[0]
+    return gpus[int(name)] if int(name) < len(gpus) else Gpu()

@@ -29,7 +29,7 @@ from hpc_es.core.extras import missing_text
 from hpc_es.core.failures import failure_from_error
 from hpc_es.core.policy import Actor, Pure
 from hpc_es.core.population import Population
-from hpc_es.devices.jax_setup import configured_jax, jax_on
+from hpc_es.devices.jax_setup import configured_jax, require_device
 from hpc_es.policies.networks.compiled_actor import CompiledActor, CompiledCall
 from hpc_es.policies.networks.feed_forward import PolicyOptions
 from hpc_es.policies.networks.heads import ActionHead, Head
@@ -92,7 +92,7 @@ class NetworkPolicy:
 
     @cached_property
     def _call(self) -> CompiledCall:
-        jax_on("cpu")
+        require_device(None, configured_jax().devices()[0].platform)
         from hpc_es.policies.networks.jax_actors import JaxCall
 
         return JaxCall(self.network, self.candidates_per_call)

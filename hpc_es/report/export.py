@@ -18,7 +18,7 @@ import numpy as np
 from hpc_es.core import extras
 from hpc_es.core.data import Actions, Array, Arrays, Box, ConfigData, MultiDiscrete, Spaces
 from hpc_es.core.errors import UserError
-from hpc_es.devices.placement import import_tensorflow
+from hpc_es.devices.tensorflow_setup import import_tensorflow
 from hpc_es.policies.networks.keras_models import (
     MODELS,
     Affine,
@@ -74,7 +74,6 @@ def export(path: Path, output: Path, options: ExportOptions) -> str:
         raise UserError(f"{path}: a policy trained by {policy.config.algorithm.kind} has no value head to export")
     transformations = _environment_transformations(policy.wrappers, policy.spaces) if policy.wrappers else None
     os.environ["KERAS_BACKEND"] = "tensorflow"
-    os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")  # an export is too small to start a GPU for
     import_tensorflow()
     build, _ = MODELS[kind]
     model = build(policy.policy, policy.source.theta, policy.source.normaliser, transformations, value)

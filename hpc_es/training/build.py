@@ -29,6 +29,8 @@ from hpc_es.core.interfaces import Algorithm, AnyAlgorithm, Cutting, Needs, Offe
 from hpc_es.core.keys import Keys
 from hpc_es.core.policy import Actor, Policy
 from hpc_es.core.population import Noise, unperturbed
+from hpc_es.devices import jax_setup
+from hpc_es.devices.decision import DeviceRequest, Library, current_decision, decide, forget
 from hpc_es.mpi.world import World
 from hpc_es.noise.counter import CounterNoise
 from hpc_es.tasks.problems import ranks_returns
@@ -55,9 +57,34 @@ def require_gradient(config: Config, name: str) -> None:
         raise ConfigError([("algorithm.kind", text)])
 
 
-def uses_tensorflow(config: Config) -> bool:
-    """Return whether the policy or the algorithm computes with TensorFlow."""
-    return bool(getattr(config.policy, "backend", "") == "tensorflow" or needs(config).tensorflow)
+def device_request(config: Config) -> DeviceRequest | None:
+    """Return the device that the config requests; None if neither TensorFlow nor JAX computes."""
+    backend = getattr(config.policy, "backend", "")
+    library: Library
+    if offers(config).compiled or (backend == "jax" and not needs(config).tensorflow):
+        library = "jax"
+    elif backend == "tensorflow" or needs(config).tensorflow:
+        library = "tensorflow"
+    else:
+        return None
+    platform = getattr(config.task, "platform", None) if offers(config).compiled else None
+    key = "task.platform" if platform else "device"
+    return DeviceRequest(library, platform or config.device, config.mpi.ranks_per_gpu, key)
+
+
+def decide_device(config: Config, world: World | None = None) -> None:
+    """Decide on which device TensorFlow or JAX computes; every rank of the world calls this.
+
+    Without a world, decide for this process alone unless the same request has been decided, and accept a missing GPU:
+    the config is only checked. Raises ConfigError, the same on every rank.
+    """
+    request, decision = device_request(config), current_decision()
+    if request is None:
+        forget()
+    elif world is not None:
+        decide(world, request)
+    elif decision is None or decision.request != request:
+        decide(World("none"), request, only_checks=True)
 
 
 def unit_of(config: Config) -> int:
@@ -115,6 +142,21 @@ def info_mismatches(config: Config) -> Iterator[ConfigProblem]:
         yield "report.info", f"{text}, or task.kind: {_either(others)}"
 
 
+def device_mismatches(config: Config) -> Iterator[ConfigProblem]:
+    """Yield a problem if a GPU is requested and nothing can use one."""
+    request = device_request(config)
+    if request is None and config.device == "gpu":
+        text = f"is gpu, but the task {config.task.kind!r}"
+        backend = getattr(config.policy, "backend", None)
+        text += f" and the policy {config.policy.kind!r} (backend: {backend})" if backend else ""
+        remedy = "policy.backend: tensorflow, task.kind: jax_episodes, or device: auto"
+        yield "device", f"{text} compute with NumPy on the CPU: expected {remedy}"
+    needs_jax = request is not None and request.library == "jax" and request.device == "gpu"
+    if request is not None and needs_jax and not missing_text("jax") and not jax_setup.has_cuda():
+        text = "is gpu, but JAX is installed without CUDA support: pip install 'hpc_es[jax-cuda]'"
+        yield request.key, f"{text}, or set {request.key}: cpu"
+
+
 def missing_for_policy(config: Config) -> Iterator[ConfigProblem]:
     """Yield a problem if the backend of the policy is not installed."""
     backend = getattr(config.policy, "backend", "")
@@ -149,7 +191,7 @@ def missing_for_report(config: Config) -> Iterator[ConfigProblem]:
 
 
 CONFIG_CHECKS = (
-    *(search_mismatches, policy_mismatches, target_mismatches, info_mismatches),
+    *(search_mismatches, policy_mismatches, target_mismatches, info_mismatches, device_mismatches),
     *(missing_for_policy, missing_for_algorithm, missing_for_task, missing_for_report),
 )
 
@@ -219,7 +261,7 @@ def require_contracts(config: Config, built: BuiltTask) -> None:
             problems.extend(lacking("algorithm.kind", algorithm, Algorithm))
             problems.extend(lacking_in_strategy("algorithm.kind", algorithm))
     policy = built.policy
-    if policy is not None and is_user_kind(config.policy.kind) and not uses_tensorflow(config):
+    if policy is not None and is_user_kind(config.policy.kind) and device_request(config) is None:
         actor: Actor | None = None
         with contextlib.suppress(Exception):  # which `--check` reports, and otherwise the run
             theta = np.zeros(policy.layout.size, np.float32)
@@ -330,6 +372,8 @@ def build_task(config: Config, repetition: int = 0, problems: Sequence[tuple[str
         with known.collect():
             for problem in check(config):
                 known.append(problem)
+    with known.collect():
+        decide_device(config)
     while True:
         try:
             built = _build_once(config, repetition)

@@ -70,6 +70,14 @@ def on_rank_0(
     return value, packet["message"]
 
 
+def on_all_ranks(work: Callable[[], T]) -> T:
+    """Return the result of `work`, which raises UserError either on every rank or on none: then CollectiveExit."""
+    try:
+        return work()
+    except UserError as error:
+        raise CollectiveExit(ExitReason(error.status, str(error))) from error
+
+
 def config_message(config: Config) -> JsonObject:
     """Return, on rank 0, what `config_from_message` needs on every rank."""
     return {"config": dump_json(config), "import_paths": list(registry.import_directories())}

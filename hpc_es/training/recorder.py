@@ -58,8 +58,9 @@ class UpdateReplay:
         if digest({**state.shared, **state.master}) != self._since.state_sha256:
             base = self._since.base
             raise RunError(
-                f"generation {state.generation}, recomputed since {base}, differs from the saved state: has a library "
-                f"or the processor changed? Resume where the run was started, or remove checkpoints newer than {base}"
+                f"generation {state.generation}, recomputed since {base}, differs from the saved state: has a library, "
+                "the processor or the GPU changed? Resume where the run was started, or remove checkpoints newer than "
+                f"{base}"
             )
 
 

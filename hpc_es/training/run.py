@@ -20,6 +20,7 @@ from hpc_es.core.data import Array, Arrays, JsonObject, State
 from hpc_es.core.errors import LaunchError, Problems, RunFailedError, UserError
 from hpc_es.core.interfaces import AnyAlgorithm, GradientAlgorithm, RunContext
 from hpc_es.core.quiet import quiet_stderr
+from hpc_es.devices.decision import current_decision
 from hpc_es.mpi.fault_tolerance import enable_fault_tolerance
 from hpc_es.mpi.guard import Signals
 from hpc_es.mpi.world import Regroup, RestartFromCheckpoint, World
@@ -33,7 +34,6 @@ from hpc_es.training.build import (
     build_task,
     preflight,
     require_gradient,
-    uses_tensorflow,
 )
 from hpc_es.training.collective import CollectiveExit, ExitReason, on_rank_0
 from hpc_es.training.generation import MetricsRow
@@ -153,11 +153,8 @@ def start_run(world: World, signals: Signals, config: Config, request: RunReques
                 built = build_task(config, request.repetition)
         else:
             built = prepared.built
-        if uses_tensorflow(config):
-            from hpc_es.devices.placement import bind_device
-
-            if note := bind_device(world):  # before the policy computes
-                world.notes.append(note)
+        if (decision := current_decision()) is not None:
+            world.notes += [line for line in decision.lines(world) if line not in world.notes]
         parts = build_parts(config, world, built, request.repetition, request.shared_noise)
         if request.keeps_samples:
             parts = replace(parts, algorithm=gradient_algorithm(parts.algorithm).with_samples())
@@ -166,7 +163,8 @@ def start_run(world: World, signals: Signals, config: Config, request: RunReques
             return world.broadcast_text(make() if world.rank == 0 else None)
 
         directory = call_on_rank_0(lambda: str(prepared.opened.directory.resolve()) if prepared else "")
-        parts.problem.open(RunContext(Path(directory), world.rank, world.size, call_on_rank_0))
+        context = RunContext(Path(directory), world.rank, world.size, call_on_rank_0, world.node_rank, world.barrier)
+        parts.problem.open(context)
         if prepared is None:
             return Run(world, signals, config, request, parts, parts.initial(), None)
         state, warnings = initial_state(parts, prepared, config)

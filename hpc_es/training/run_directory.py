@@ -13,6 +13,8 @@ from hpc_es.config.schema import Config
 from hpc_es.core import extras
 from hpc_es.core.data import Json, JsonObject
 from hpc_es.core.errors import CheckpointError, InUseError, RunError, UserError
+from hpc_es.devices.decision import changes as device_changes
+from hpc_es.devices.decision import current_decision
 from hpc_es.storage import provenance
 from hpc_es.storage.checkpoint import Snapshot
 from hpc_es.storage.checkpoint_directory import Store
@@ -82,6 +84,7 @@ def open_run(
                     "set them to their old values, or choose another --output"
                 )
             _require_same_reference(directory, snapshot.provenance, info)
+            warnings += device_changes(snapshot.provenance, current_decision())
             warnings += changes(snapshot.provenance.get("sources", {}), sources(resolved(config)))
     except BaseException:
         lock.release()

@@ -21,6 +21,7 @@ from hpc_es.core.data import Arrays, JsonObject, Results, Rows, State, without_i
 from hpc_es.core.errors import RunError, UserError
 from hpc_es.core.interfaces import Problem
 from hpc_es.core.slurm import this_run
+from hpc_es.devices.decision import current_decision
 from hpc_es.mpi.world import World
 from hpc_es.programs.log import ProgramsLog
 from hpc_es.report.loggers import LoggedRun, Loggers, Status, flat
@@ -132,6 +133,7 @@ class RunWriter(Recorder):
         self.directory, self._world, self._opened = opened.directory, world, opened
         current = {
             **provenance.environment_info(world.library, world.size),
+            **(decision.provenance(world) if (decision := current_decision()) else {}),
             **problem.environment_info(),
             "import_paths": list(registry.import_directories()),
             "sources": sources(resolved(config)),

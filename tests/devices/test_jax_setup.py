@@ -1,16 +1,15 @@
-"""Setup of JAX: the compilation cache, the GPU of a rank, flags and threads."""
+"""Setup of JAX: the compilation cache, the device, flags and threads."""
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from hpc_es.core.errors import ConfigError
 from hpc_es.devices import jax_setup
+from tests.helpers.harness import python, script
 
 # The cache.
 
@@ -51,10 +50,10 @@ def test_jax_cache_writable_by_others_is_not_used(tmp_path: Path, trouble: str) 
             there.mkdir(mode=0o700)
             for file in folder.iterdir():
                 (there / file.name).write_bytes(file.read_bytes())
-    result = Path(jax_setup.prepare_cache(run))
-    assert not (result / "code").exists()
-    assert jax_setup.is_trusted(result)
-    assert not result.is_symlink()
+    found = Path(jax_setup.prepare_cache(run))
+    assert not (found / "code").exists()
+    assert jax_setup.is_trusted(found)
+    assert not found.is_symlink()
 
 
 def test_jax_cache_is_disabled_in_an_unwritable_directory(tmp_path: Path) -> None:
@@ -62,47 +61,77 @@ def test_jax_cache_is_disabled_in_an_unwritable_directory(tmp_path: Path) -> Non
     assert jax_setup.prepare_cache(tmp_path / "file") == ""
 
 
-# The GPU; the test machine has none.
+# The device.
+
+FOUR = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
 
 
-@dataclasses.dataclass
-class Ranks:
-    """The ranks of a node, as a rank knows them."""
-
-    node_rank: int
-    node_size: int
-    size: int
-    host: str = "node1"
+def jax_python(program: str, **env: str) -> str:
+    """What a program prints in a process of its own, as JAX is set up once."""
+    pytest.importorskip("jax", reason="JAX is not installed here: make test-jax")
+    done = python(script(program), env=env)
+    assert done.status == 0, str(done)
+    return done.stdout
 
 
-def test_jax_ranks_share_gpus_if_there_are_more_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jax_setup, "joined", lambda: Ranks(1, 4, 4))
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
-    monkeypatch.delenv("SLURM_GPUS_PER_TASK", raising=False)
-    with pytest.raises(ConfigError, match="node1 has 4 ranks and 2 GPUs: expected one rank for each"):
-        jax_setup.gpu_of_this_rank()
+def test_compiled_episodes_are_computed_on_the_chosen_device_with_the_same_bits() -> None:
+    """Four CPU devices stand for GPUs; the calls run in another thread."""
+    program = """
+    import os
+    from hpc_es.devices import jax_setup
+    jax = jax_setup.configured_jax("cpu")
+    jax_setup.compute_on(jax.devices()[int(os.environ["NUMBER"])])
+    from tests.helpers.jax_playing import parts, played
+    made = parts((("hidden_dims", (4,)),))
+    import numpy as np
+    theta = np.linspace(-1, 1, 2 * made[1].layout.size, dtype=np.float32).reshape(2, -1)
+    print(played(made, theta, [7, 8]).rows["return_"].tobytes().hex())
+    (program,) = made[0]._programs.values()
+    carry, _ = program._one_segment(program._carry(), program.no_inputs(), np.int32(1))
+    print(*{device.id for leaf in jax.tree.leaves(carry) for device in leaf.devices()})
+    """
+    usual, first = jax_python(program, NUMBER="0").split()
+    chosen, third = jax_python(program, NUMBER="2", **FOUR).split()
+    assert (first, third) == ("0", "2")
+    assert usual == chosen
 
 
-def test_jax_rank_uses_the_gpu_of_its_local_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
-    for rank in range(2):
-        monkeypatch.setattr(jax_setup, "joined", lambda rank=rank: Ranks(rank, 2, 2))
-        assert jax_setup.gpu_of_this_rank() == rank
+def test_a_second_device_in_one_process_is_refused() -> None:
+    program = """
+    from hpc_es.core.errors import ConfigError
+    from hpc_es.devices import jax_setup
+    jax_setup.configured_jax("cpu")
+    jax_setup.choose("gpu", 0)
+    try:
+        jax_setup.configured_jax()
+    except ConfigError as error:
+        print(error)
+    """
+    text = (
+        "device: is gpu, but JAX already computes on the cpu in this process, which cannot be changed: start a new one"
+    )
+    assert jax_python(program) == f"{text}\n"
 
 
-def test_jax_rank_uses_the_only_gpu_that_slurm_assigned(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jax_setup, "joined", lambda: Ranks(3, 4, 4))
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    monkeypatch.setenv("SLURM_GPUS_PER_TASK", "1")
-    assert jax_setup.gpu_of_this_rank() == 0
-
-
-def test_number_of_visible_gpus_is_read_from_the_environment(tmp_path: Path) -> None:
-    assert jax_setup.visible_gpus({"CUDA_VISIBLE_DEVICES": "0,1,5"}) == 3
-    assert jax_setup.visible_gpus({"CUDA_VISIBLE_DEVICES": "-1"}) == 0
-    assert jax_setup.visible_gpus({}, tmp_path / "none") == 0
-    (tmp_path / "0000:01:00.0").mkdir()
-    assert jax_setup.visible_gpus({}, tmp_path) == 1
+def test_a_gpu_that_jax_cannot_use_is_reported() -> None:
+    program = """
+    from hpc_es.core.errors import ConfigError
+    from hpc_es.devices import jax_setup
+    jax_setup.choose("gpu", 1)
+    try:
+        jax_setup.configured_jax()
+    except ConfigError as error:
+        print(error)
+    import os
+    print(os.environ["XLA_FLAGS"], os.environ["CUBLAS_WORKSPACE_CONFIG"], os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"])
+    import jax
+    print(jax.config.values["jax_cuda_visible_devices"], jax.config.jax_default_matmul_precision)
+    """
+    error, flags, visible = jax_python(program, CUDA_VISIBLE_DEVICES="0,1").splitlines()
+    assert error.startswith("device: is gpu, but JAX computes on the cpu: its CUDA support is missing")
+    expected = "--xla_gpu_deterministic_ops=true --xla_gpu_exclude_nondeterministic_ops=true --xla_gpu_autotune_level=0"
+    assert flags == f"{expected} :4096:8 false"
+    assert visible == "1 highest"
 
 
 def test_xla_flags_of_the_user_are_kept() -> None:

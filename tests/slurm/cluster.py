@@ -17,6 +17,7 @@ import os
 import shlex
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import tempfile
@@ -57,8 +58,9 @@ ReturnToService=2
 KillWait=30
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
-NodeName=n1 NodeHostname={names[0]} NodeAddr=127.0.0.1 Port={ports[1]} CPUs=4 RealMemory=4000
-NodeName=n2 NodeHostname={names[1]} NodeAddr=127.0.0.1 Port={ports[2]} CPUs=4 RealMemory=4000
+{gres_types}
+NodeName=n1 NodeHostname={names[0]} NodeAddr=127.0.0.1 Port={ports[1]} CPUs=4 RealMemory=4000 {gres}
+NodeName=n2 NodeHostname={names[1]} NodeAddr=127.0.0.1 Port={ports[2]} CPUs=4 RealMemory=4000 {gres}
 PartitionName=low Nodes=n1,n2 Default=YES MaxTime=INFINITE PriorityTier=1 GraceTime=30
 PartitionName=cut Nodes=n1,n2 MaxTime=INFINITE PriorityTier=1 GraceTime=30 PreemptMode=CANCEL
 PartitionName=high Nodes=n1,n2 MaxTime=INFINITE PriorityTier=2 PreemptMode=OFF
@@ -67,10 +69,14 @@ PartitionName=high Nodes=n1,n2 MaxTime=INFINITE PriorityTier=2 PreemptMode=OFF
 
 @dataclass
 class Cluster:
-    """A cluster that runs; `apart` says whether its nodes have their own host name, /tmp and /dev/shm."""
+    """A cluster that runs; `apart` says whether its nodes have their own host name, /tmp and /dev/shm.
+
+    Each node has `gpus` fake GPUs: device files like /dev/null, which only root can make.
+    """
 
     directory: Path
     apart: bool
+    gpus: int = 0
     daemons: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     @property
@@ -119,6 +125,11 @@ class Cluster:
         (self.directory / "munge.key").chmod(0o400)
         (self.directory / "plugstack.conf").touch()
         (self.directory / "slurm.conf").write_text(self._conf())
+        for number in range(self.gpus):
+            os.mknod(self.directory / f"fakegpu{number}", stat.S_IFCHR | 0o666, os.makedev(1, 3))
+        if self.gpus:
+            files = f"{self.directory}/fakegpu[0-{self.gpus - 1}]"
+            (self.directory / "gres.conf").write_text(f"NodeName=n1,n2 Name=gpu File={files}\n")
         munge = {"socket": "socket", "key-file": "key", "pid-file": "pid", "seed-file": "seed"}
         files = [f"--{option}={self.directory}/munge.{suffix}" for option, suffix in munge.items()]
         self._daemon("munged", "--foreground", *files)
@@ -167,7 +178,11 @@ class Cluster:
             ports = [item.getsockname()[1] for item in sockets]
         host = socket.gethostname().partition(".")[0]
         names = NODES if self.apart else (host, host)
-        return CONF.format(directory=self.directory, host=host, ports=ports, names=names, user=getpass.getuser())
+        gres = {"gres_types": "GresTypes=gpu", "gres": f"Gres=gpu:{self.gpus}"} if self.gpus else {}
+        return CONF.format(
+            **{"gres_types": "", "gres": "", **gres},
+            **{"directory": self.directory, "host": host, "ports": ports, "names": names, "user": getpass.getuser()},
+        )
 
     def _daemon(self, *command: str, name: str = "") -> None:
         name = name or command[0]
@@ -196,8 +211,8 @@ class Cluster:
 
 
 @contextlib.contextmanager
-def running() -> Iterator[Cluster]:
-    """A cluster; at the end, also if this process is killed, everything of it is."""
+def running(gpus: int = 0) -> Iterator[Cluster]:
+    """A cluster, with so many fake GPUs a node; at the end, also if this process is killed, everything of it is."""
     directory = Path(tempfile.mkdtemp(prefix="slurm_")).resolve()
     directory.chmod(0o755)
     reaper = subprocess.Popen(
@@ -207,7 +222,7 @@ def running() -> Iterator[Cluster]:
         start_new_session=True,
     )
     try:
-        cluster = Cluster(directory, apart=os.geteuid() == 0)
+        cluster = Cluster(directory, os.geteuid() == 0, gpus)
         cluster.start()
         yield cluster
     finally:

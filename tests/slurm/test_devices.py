@@ -1,23 +1,129 @@
-"""Ranks and GPUs under srun: SLURM and the MPI library number the ranks of a node identically."""
+"""Ranks and GPUs under a real SLURM, whose nodes have four fake GPUs each: every form of a request."""
 
 from __future__ import annotations
 
+import os
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
-from tests.devices.test_placement import TWO_GPUS
-from tests.helpers.harness import script
-from tests.slurm.cluster import Cluster
-from tests.slurm.jobs import finished, step
+from tests.helpers.harness import Finished, script
+from tests.slurm.cluster import Cluster, running
+from tests.slurm.jobs import PMI, PYTHON, finished, step, submit
 
-NODES = {"block": ["n1", "n1", "n2", "n2"], "cyclic": ["n1", "n2", "n1", "n2"]}
-GPUS = {"block": [0, 1, 0, 1], "cyclic": [0, 0, 1, 1]}
+# Each rank tells its host and its GPU by the number on the node, as the library would be told.
+PROGRAM = script("""
+    import os
+    from hpc_es.core.errors import ConfigError
+    from hpc_es.devices import jax_setup
+    from hpc_es.devices.decision import DeviceRequest, decide
+    from hpc_es.mpi.connect import connect
+    jax_setup.has_cuda = lambda: True
+    jax_setup.gpu_model = lambda: "fake"
+    world = connect()
+    try:
+        devices = decide(world, DeviceRequest("jax", "gpu")).of(world)
+        own, index = devices[world.rank], jax_setup._chosen[0][1]
+        visible = os.environ["CUDA_VISIBLE_DEVICES"].split(",")
+        text = f"rank {world.rank} {own.host}:{own.gpu} index {index} of {len(visible)}"
+    except ConfigError as error:
+        text = f"rank {world.rank} {error}"
+    os.write(1, f"{text}\\n".encode())
+    world.finalize()
+""")
+ONE_NODE = ("-N1",)
+
+# Options of srun for two tasks on a node: what the ranks take, "GPU index of visible".
+REQUESTS = {
+    "--gpus-per-node=2": ["0 index 0 of 2", "1 index 1 of 2"],
+    "--gres=gpu:2": ["0 index 0 of 2", "1 index 1 of 2"],
+    "--gres=gpu:4": ["0 index 0 of 4", "1 index 1 of 4"],
+    "--gpus-per-task=1": ["0 index 0 of 1", "1 index 0 of 1"],
+    "--gpus-per-task=2": ["0 index 0 of 2", "2 index 0 of 2"],
+    "--ntasks-per-gpu=1 --gpus=2": ["0 index 0 of 1", "1 index 0 of 1"],
+    "--gpus-per-node=2 --gpu-bind=single:1": ["0 index 0 of 1", "1 index 0 of 1"],
+    "--gpus-per-node=2 --gpu-bind=map_gpu:1,0": ["1 index 0 of 1", "0 index 0 of 1"],
+}
 
 
-@pytest.mark.usefixtures("apart")
-@pytest.mark.parametrize("distribution", NODES)
-def test_each_node_assigns_its_own_gpus(distribution: str, cluster: Cluster) -> None:
-    program = script(TWO_GPUS + "    line = bind_device(world)\n    if rank == 0: print(line)")
-    done = finished(step(cluster, 4, program, "-N2", "--ntasks-per-node=2", f"--distribution={distribution}"))
-    places = zip(NODES[distribution], GPUS[distribution], strict=True)
-    expected = "  ".join(f"{rank}={host}:{gpu} of 2 (H100)" for rank, (host, gpu) in enumerate(places))
-    assert f"rank=host:GPU  {expected}\n" in done.stdout, str(done)  # and no note of a difference
+@pytest.fixture(scope="module")
+def gpus() -> Iterator[Cluster]:
+    if os.geteuid() != 0:
+        pytest.skip("fake GPUs (mknod) need root")
+    with running(gpus=4) as cluster:
+        yield cluster
+
+
+@pytest.fixture(autouse=True)
+def _all_ended(gpus: Cluster) -> Iterator[None]:
+    yield
+    gpus.clear()
+
+
+def told(done: Finished) -> list[str]:
+    return sorted(line for line in done.stdout.splitlines() if line.startswith("rank "))
+
+
+@pytest.mark.parametrize("options", REQUESTS)
+def test_each_form_of_a_request_gives_each_rank_its_gpu(options: str, gpus: Cluster) -> None:
+    done = finished(step(gpus, 2, PROGRAM, *ONE_NODE, *options.split()))
+    assert told(done) == [f"rank {rank} n1:{gpu}" for rank, gpu in enumerate(REQUESTS[options])], str(done)
+
+
+@pytest.mark.parametrize(
+    ("options", "line", "expected"),
+    [
+        ("--gpus-per-node=2", "srun {pmi} {python}", ["0 index 0 of 2", "1 index 1 of 2"]),
+        ("--gpus-per-task=1", "srun {pmi} {python}", ["0 index 0 of 1", "1 index 0 of 1"]),
+        ("--gpus-per-node=2", "srun {pmi} --gpu-bind=none {python}", ["0 index 0 of 2", "1 index 1 of 2"]),
+        ("--gpus-per-node=2", "{mpiexec} -n 2 {python}", ["0 index 0 of 2", "1 index 1 of 2"]),
+    ],
+)
+def test_a_batch_job_gives_each_rank_its_gpu(
+    options: str, line: str, expected: list[str], gpus: Cluster, request: pytest.FixtureRequest
+) -> None:
+    directory = gpus.shared / re.sub(r"\W+", "_", request.node.name)
+    directory.mkdir()
+    mpiexec = Path(PYTHON).parent / "mpiexec"
+    command = line.format(pmi=" ".join(PMI), python=shlex.join([PYTHON, *PROGRAM]), mpiexec=mpiexec)
+    batch = submit(gpus, directory, command, *ONE_NODE, "-n2", *options.split())
+    batch.ends("COMPLETED")
+    lines = sorted(line for line in batch.text().splitlines() if line.startswith("rank "))
+    assert lines == [f"rank {rank} n1:{gpu}" for rank, gpu in enumerate(expected)], batch.text()
+
+
+@pytest.mark.parametrize(
+    ("distribution", "places"),
+    [("block", ["n1:0", "n1:1", "n2:0", "n2:1"]), ("cyclic", ["n1:0", "n2:0", "n1:1", "n2:1"])],
+)
+def test_each_node_assigns_its_own_gpus(distribution: str, places: list[str], gpus: Cluster) -> None:
+    options = ("-N2", "--ntasks-per-node=2", "--gpus-per-node=2", f"--distribution={distribution}")
+    lines = told(finished(step(gpus, 4, PROGRAM, *options)))
+    assert [line.partition(" index")[0] for line in lines] == [f"rank {r} {place}" for r, place in enumerate(places)]
+
+
+TRAINING = script("""
+    import sys
+    from hpc_es.devices import jax_setup
+    from hpc_es.main import main
+    jax_setup.has_cuda = lambda: True
+    main()
+""")
+CONFIG = """
+task: {kind: jax_episodes, env_id: 'gymnax:CartPole-v1'}
+stop: {generations: 1}
+"""
+
+
+def test_more_ranks_than_gpus_are_refused_before_training(gpus: Cluster) -> None:
+    config, run = gpus.shared / "crowded.yaml", gpus.shared / "crowded"
+    config.write_text(CONFIG)
+    with step(gpus, 3, [*TRAINING, str(config), f"--output={run}"], *ONE_NODE, "--gpus-per-node=2") as job:
+        done = job.wait(60)
+    assert done.status == 2, str(done)
+    text = "mpi.ranks_per_gpu: is 1: expected at most 1 rank per GPU, found 3 ranks and 2 GPUs on n1: start at most 2"
+    assert f"hpc_es: {text}" in done.stderr, str(done)
+    assert not run.exists()

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from hpc_es.core.data import Array, Float32, Normaliser
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.extras import missing_text
-from hpc_es.devices.placement import import_tensorflow
+from hpc_es.devices.tensorflow_setup import import_tensorflow
 from hpc_es.policies.networks.heads import normalise_in_tensorflow
 from hpc_es.policies.networks.layers import (
     FORGET_BIAS,
@@ -39,7 +39,6 @@ def tensorflow() -> Any:
     """Import and configure TensorFlow; ConfigError if it is not installed."""
     if text := missing_text("tensorflow"):
         raise ConfigError([("policy.backend", f"is tensorflow, which needs {text}, or choose numpy")])
-    os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")  # ranks may share a GPU
     tf = import_tensorflow()
     threading = tf.config.threading
     with contextlib.suppress(RuntimeError):  # TensorFlow was used before, and its thread pools exist

@@ -27,7 +27,8 @@ from hpc_es.core.policy import Batch, Policy, PurePolicy, ReferencePolicy
 from hpc_es.core.population import Layout, Population
 from hpc_es.core.quiet import quiet_stderr
 from hpc_es.devices import jax_setup
-from hpc_es.devices.jax_setup import Platform, jax_on, require_device
+from hpc_es.devices.jax_setup import configured_jax, require_device
+from hpc_es.devices.placement import Kind
 from hpc_es.tasks.jax_episodes.call_shape import CallShape
 from hpc_es.tasks.problems import ObservationNormalization, PolicyProblem
 
@@ -112,15 +113,15 @@ class CompiledProblem(PolicyProblem):
         self.program.trace()
 
     def open(self, run: RunContext) -> None:
-        """Compile on rank 0, then on the other ranks, which read the result from the cache."""
+        """Compile on rank 0, on one rank of each node, then on the others; those that come later read the cache."""
         self._compiled_task.require_device()
         if self._compiled_task.options.compilation_cache:
             jax_setup.use_cache(run.call_on_rank_0(lambda: jax_setup.prepare_cache(run.directory)))
-        if run.rank == 0:
-            self.program.compile(lambda: None)
-        run.call_on_rank_0(lambda: "compiled")
-        if run.rank != 0:
-            self.program.compile(lambda: None)
+        stage = 0 if run.rank == 0 else 1 if run.node_rank == 0 else 2
+        for number in range(3):
+            if stage == number:
+                self.program.compile(lambda: None)
+            run.barrier()
 
     def environment_info(self) -> Mapping[str, Any]:
         """Return the device, the lanes and XLA's flags."""
@@ -166,7 +167,7 @@ class Options:
         "number of jobs per compiled call, in place of mpi.chunk_size; results depend on it", 64
     )
     segment_steps: Count = option("number of steps after which a call can be interrupted", 1000, may_change=True)
-    platform: Platform = option("device: cpu, or gpu (one per rank); results depend on it", "cpu")
+    platform: Kind | None = option("cpu or gpu, in place of device; null: as device", None, may_change=True)
     reward_offset: float = option("number added to the reward of each training step, such as -1", 0.0)
     on_failed_episode: Literal["drop", "abort"] = option(
         "action after a NaN in an episode: leave the job out of the update, or end the run", "drop", may_change=True
@@ -193,7 +194,7 @@ class JaxEpisodes:
     """The task. It keeps compiled calls."""
 
     def __init__(self, options: Options) -> None:
-        jax_on(options.platform)
+        configured_jax(options.platform)
         from hpc_es.tasks.jax_episodes.environments import make, traced
 
         self.options, self.name = options, options.env_id
@@ -252,8 +253,9 @@ class JaxEpisodes:
         return self._programs[policy, form]
 
     def require_device(self) -> None:
-        """Raise ConfigError if the platform is not available; only tracing works without it."""
-        require_device(self.options.platform, jax_on(self.options.platform).devices()[0].platform)
+        """Raise ConfigError if the device is not available; only tracing works without it."""
+        platform = self.options.platform
+        require_device(platform, configured_jax(platform).devices()[0].platform)
 
     def evaluate(self, actor: BoundPolicy, batch: Batch, poll: Poll) -> Outcome:
         """Play the episodes of all jobs, in calls of `jobs_per_call` jobs."""
@@ -286,7 +288,7 @@ class JaxEpisodes:
 
     def environment_info(self) -> dict[str, Any]:
         """Return device, lanes and XLA's flags: results depend on them, in addition to config and versions."""
-        device = jax_on(self.options.platform).devices()[0]
+        device = configured_jax(self.options.platform).devices()[0]
         info = {"platform": device.platform, "device_kind": device.device_kind, "lanes": self.options.lanes}
         flags = os.environ.get("XLA_FLAGS", "")
         return {"compiled_for": {**info, "jobs_per_call": self.options.jobs_per_call, "xla_flags": flags}}

@@ -1,0 +1,244 @@
+"""The device on which the ranks of this job compute: the CPU, or one GPU per rank.
+
+All ranks decide together, once the config is known and before the library that computes is used. The decision is kept
+for the process, so that the parts of a run need not know it. Choosing the CPU although `device` is `auto` is never
+silent: the reason is logged.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from hpc_es.core.errors import CheckpointError, ConfigError
+from hpc_es.core.extras import missing_text
+from hpc_es.devices import jax_setup, tensorflow_setup
+from hpc_es.devices.placement import (
+    CUDA,
+    Kind,
+    RankGpus,
+    Source,
+    assign,
+    describe,
+    driver_gpus,
+    local_rank,
+    node_name,
+    visible_gpus,
+)
+from hpc_es.mpi.world import World
+
+Library = Literal["jax", "tensorflow"]
+NAMES: Mapping[Library, str] = {"jax": "JAX", "tensorflow": "TensorFlow"}
+MOST_LISTED = 64  # with more ranks, the log lists nodes instead of ranks
+
+
+@dataclass(frozen=True)
+class DeviceRequest:
+    """The device that a config requests, and the library that computes on it."""
+
+    library: Library  # that computes
+    device: Literal["auto", "cpu", "gpu"] = "auto"
+    ranks_per_gpu: int = 1
+    key: str = "device"  # key of the config that sets `device`
+
+
+@dataclass(frozen=True)
+class RankDevice:
+    """The CPU or GPU of one rank, by host and process id."""
+
+    host: str
+    pid: int
+    gpu: str = ""  # name, such as the number on the node; "" for the CPU
+    model: str = ""
+    uuid: str = ""
+    note: str = ""  # for the log
+
+    def __str__(self) -> str:
+        return " ".join(filter(None, (f"{self.host}:{self.gpu or 'CPU'}", self.model, self.uuid)))
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The kind of device on which all ranks compute, and the device of each rank."""
+
+    request: DeviceRequest
+    kind: Kind
+    devices: tuple[RankDevice, ...]  # in rank order
+    reason: str = ""  # why the CPU is used
+
+    def of(self, world: World) -> list[RankDevice]:
+        """Return the devices of the ranks of a world, such as a group of ranks."""
+        known = {(device.host, device.pid): device for device in self.devices}
+        return [known.get((host, pid), RankDevice(host, pid)) for _, host, pid in world.table()]
+
+    def lines(self, world: World) -> list[str]:
+        """Return lines for the log of a world."""
+        library = NAMES[self.request.library]
+        if self.kind == "cpu":
+            return [f"{library} computes on the CPU: {self.reason}"]
+        devices = self.of(world)
+        lines = [f"{library} computes on GPUs: {_listed(devices)}"]
+        lines += [f"rank {rank}: {device.note}" for rank, device in enumerate(devices) if device.note]
+        models = sorted({device.model for device in devices})
+        if len(models) > 1:
+            text = f"the ranks compute on different GPUs ({', '.join(models)}), so results depend on which rank"
+            lines.append(f"WARNING: {text} evaluates a candidate: request GPUs of one model")
+        return lines
+
+    def provenance(self, world: World) -> dict[str, Any]:
+        """Return the devices of a world as an entry for checkpoints."""
+        info: dict[str, Any] = {"library": self.request.library, "kind": self.kind}
+        if self.kind == "gpu":
+            ranks = [{"host": d.host, "gpu": d.gpu, "model": d.model, "uuid": d.uuid} for d in self.of(world)]
+            info["ranks"] = ranks
+        return {"device": info}
+
+
+_decisions: list[Decision] = []  # the one of this process
+
+
+def current_decision() -> Decision | None:
+    """Return the decision for this process, None if there is none."""
+    return _decisions[0] if _decisions else None
+
+
+def forget() -> None:
+    """Remove the decision, for runs that need none."""
+    _decisions.clear()
+    tensorflow_setup.choose_none()
+
+
+def decide(world: World, request: DeviceRequest, only_checks: bool = False) -> Decision:
+    """Decide on which devices the ranks compute, and set the library up for a GPU; every rank of the world calls this.
+
+    With `only_checks` a requested GPU may be missing, as on a login node. Raises ConfigError, the same on every rank.
+    """
+    own = _offer(world, request)
+    offers = [_Offer(**offer) for offer in _exchange(world, asdict(own))]
+    devices = [RankDevice(offer.host, offer.pid) for offer in offers]
+    kind: Kind = "cpu" if request.device == "cpu" else "gpu"
+    index: int | None = None
+    reason = f"{request.key} is cpu" if kind == "cpu" else _first_obstacle(offers)
+    if not reason:
+        ranks = [RankGpus(offer.host, offer.node, offer.local, tuple(offer.gpus)) for offer in offers]
+        index = assign(ranks, request.ranks_per_gpu)[world.rank]
+    elif request.device == "auto":
+        kind = "cpu"
+    elif kind == "gpu" and not only_checks:
+        raise ConfigError([(request.key, f"is gpu, but {reason}")])
+    tensorflow_setup.choose_none()
+    (jax_setup if request.library == "jax" else tensorflow_setup).choose(kind, index)
+    if index is not None:
+        devices = _set_up(world, request, own, index)
+    _decisions[:] = [Decision(request, kind, tuple(devices), reason)]
+    return _decisions[0]
+
+
+@dataclass(frozen=True)
+class _Offer:
+    """The GPUs that a rank sees, as sent to the other ranks before the decision."""
+
+    host: str
+    pid: int
+    node: str
+    local: int
+    gpus: Sequence[str]
+    source: Source
+    obstacle: str  # why this rank cannot use a GPU; "" if it can
+    note: str
+
+
+def _offer(world: World, request: DeviceRequest) -> _Offer:
+    visible = visible_gpus(os.environ)
+    if CUDA not in os.environ and visible.source == "SLURM":
+        os.environ[CUDA] = ",".join(visible.names)  # other jobs of the node may use the others
+    os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # the numbers of SLURM and nvidia-smi
+    local, note = local_rank(world.node_rank, world.size, os.environ)
+    node = node_name(world.host, world.size, os.environ)
+    obstacle = "" if request.device == "cpu" else _obstacle(request.library, len(visible.names))
+    return _Offer(world.host, os.getpid(), node, local, visible.names, visible.source, obstacle, note)
+
+
+def _obstacle(library: Library, visible: int) -> str:
+    """Return why this process cannot use one of its visible GPUs; "" if it can, as far as can be seen."""
+    if not visible:
+        return "sees no GPU: request GPUs from SLURM, such as with --gpus-per-node"
+    if library == "jax":
+        if jax_setup.configured_kind() == "cpu":
+            return "has used JAX on the CPU in this process before: start a new one"
+        return "" if jax_setup.has_cuda() else "has no CUDA support for JAX: pip install 'hpc_es[jax-cuda]'"
+    if missing_text("tensorflow") or not tensorflow_setup.usable_gpus():
+        return "has no TensorFlow that can use its GPU: pip install 'hpc_es[tensorflow-cuda]'"
+    return ""
+
+
+def _first_obstacle(offers: Sequence[_Offer]) -> str:
+    return next((f"rank {n} ({o.host}) {o.obstacle}" for n, o in enumerate(offers) if o.obstacle), "")
+
+
+def _set_up(world: World, request: DeviceRequest, own: _Offer, index: int) -> list[RankDevice]:
+    """Set the library up on this rank's GPU, and return the devices of all ranks; ConfigError if one rank fails."""
+    name, problem, model = own.gpus[index], "", ""
+    try:
+        model = jax_setup.gpu_model() if request.library == "jax" else tensorflow_setup.gpu_model()
+    except ConfigError as error:
+        problem = error.problems[0][1]
+    gpu = describe(name, own.source, driver_gpus())
+    device = RankDevice(own.host, own.pid, name, gpu.model or model, gpu.uuid, own.note)
+    messages = _exchange(world, {"device": asdict(device), "problem": problem})
+    for rank, message in enumerate(messages):
+        if message["problem"]:
+            text = f"{message['problem']} (rank {rank}, {message['device']['host']}, GPU {message['device']['gpu']})"
+            raise ConfigError([(request.key, f"{text}; expected a GPU that {NAMES[request.library]} can use, or cpu")])
+    return [RankDevice(**message["device"]) for message in messages]
+
+
+def _exchange(world: World, message: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the message of every rank on every rank."""
+    return [
+        json.loads(item.tobytes()) for item in world.allgather(np.frombuffer(json.dumps(message).encode(), np.uint8))
+    ]
+
+
+def _listed(devices: Sequence[RankDevice]) -> str:
+    """Return the devices in rank order, or for many ranks the number of ranks per node."""
+    if len(devices) <= MOST_LISTED:
+        return "  ".join(["rank=host:GPU", *(f"{rank}={device}" for rank, device in enumerate(devices))])
+    hosts: dict[str, list[RankDevice]] = {}
+    for device in devices:
+        hosts.setdefault(device.host, []).append(device)
+    items = []
+    for host, members in hosts.items():
+        gpus = ",".join(dict.fromkeys(device.gpu for device in members))
+        models = ", ".join(dict.fromkeys(device.model for device in members))
+        items.append(f"{host}: {len(members)} ranks on {gpus} ({models})")
+    return "; ".join(items)
+
+
+def changes(recorded: Mapping[str, Any], decision: Decision | None) -> list[str]:
+    """Return warnings if a run continues on other GPUs than those in its checkpoint's provenance.
+
+    Raises CheckpointError if it would continue on the CPU instead of GPUs, or the other way round.
+    """
+    old = recorded.get("device", {})
+    before = old.get("kind") or recorded.get("compiled_for", {}).get("platform")  # of version 0.2
+    if decision is None or before is None:
+        return []
+    if before != decision.kind:
+        text = f"the run was computed on the {before.upper()}, and would continue on the {decision.kind.upper()}"
+        why = f" ({decision.reason})" if decision.reason else ""
+        raise CheckpointError(f"{text}{why}: set device: {before}, or choose another --output")
+    models = [sorted({model for model in names if model}) for names in _models(old, decision)]
+    if models[0] and models[1] and models[0] != models[1]:
+        was, now = (", ".join(names) for names in models)
+        return [f"the run was computed on {was} and continues on {now}: the last bits of its results may differ"]
+    return []
+
+
+def _models(old: Mapping[str, Any], decision: Decision) -> tuple[list[str], list[str]]:
+    return [rank["model"] for rank in old.get("ranks", ())], [device.model for device in decision.devices]

@@ -1,0 +1,114 @@
+"""Setup of TensorFlow: what it is told for a GPU, when another library computes, and when it is too late."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+
+import pytest
+
+from tests.helpers.harness import python, script
+
+# A TensorFlow of two GPUs, which says what it is told.
+TWO_GPUS = """
+    import sys, types
+    def said(*what): sys.stdout.write(" ".join(map(str, what)) + "\\n")
+    visible = ["first", "second"]
+    def see(gpus, kind):
+        said("sees", gpus, kind)
+        visible[:] = gpus
+    tf = types.ModuleType("tensorflow")
+    tf.config = types.SimpleNamespace(
+        list_physical_devices=lambda kind: ["first", "second"],
+        get_visible_devices=lambda kind: list(visible),
+        set_visible_devices=see,
+        experimental=types.SimpleNamespace(
+            set_memory_growth=lambda gpu, on: said("grows", gpu, on),
+            get_device_details=lambda gpu: {"device_name": "H100"},
+            enable_tensor_float_32_execution=lambda on: said("TF32", on),
+        ),
+    )
+    sys.modules["tensorflow"] = tf
+    from hpc_es.core.errors import ConfigError
+    from hpc_es.devices import tensorflow_setup
+"""
+LATE = """
+    def late(*_): raise RuntimeError("too late")
+    tf.config.set_visible_devices = late
+"""
+
+
+def printed(program: str) -> list[str]:
+    done = python(script(TWO_GPUS + program))
+    assert done.status == 0, str(done)
+    return done.stdout.splitlines()
+
+
+def test_tensorflow_sees_the_gpu_of_its_rank_and_grows() -> None:
+    program = """
+    tensorflow_setup.choose("gpu", 1)
+    said(tensorflow_setup.gpu_model())
+    """
+    assert printed(program) == ["sees ['second'] GPU", "grows second True", "TF32 False", "TF32 False", "H100"]
+
+
+def test_tensorflow_sees_no_gpu_if_another_library_computes() -> None:
+    assert printed("    tensorflow_setup.import_tensorflow()") == ["sees [] GPU"]
+
+
+def test_a_tensorflow_that_computes_elsewhere_already_is_an_error_unless_it_need_not_compute() -> None:
+    program = f"""{LATE}
+    tensorflow_setup.import_tensorflow()
+    try:
+        tensorflow_setup.choose("gpu", 1)
+    except ConfigError as error:
+        said(error)
+    """
+    text = (
+        "is gpu, but TensorFlow has been used before in this process on other devices: start the run in a new process"
+    )
+    assert printed(program) == [f"device: {text}"]
+
+
+def test_a_gpu_that_tensorflow_lacks_is_an_error() -> None:
+    program = """
+    tensorflow_setup.choose("gpu", 2)
+    try:
+        tensorflow_setup.gpu_model()
+    except ConfigError as error:
+        said(error)
+    """
+    assert printed(program)[-1] == "device: is gpu, but TensorFlow cannot use the GPU of this rank"
+
+
+@pytest.mark.long
+def test_actors_compute_on_the_default_device_of_tensorflow() -> None:
+    """Logical CPU devices stand for GPUs: nothing places an operation on a device of its own."""
+    if importlib.util.find_spec("tensorflow") is None:
+        pytest.skip("TensorFlow is not installed here")
+    program = """
+    import numpy as np
+    from hpc_es.devices.tensorflow_setup import import_tensorflow
+    tf = import_tensorflow()
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 4)
+    from hpc_es.core.data import Box, ObservationSpec, Spaces
+    from hpc_es.core.population import unperturbed
+    from hpc_es.policies import mlp
+    spaces = Spaces(ObservationSpec((3,)), Box(-np.ones(2, np.float32), np.ones(2, np.float32)))
+    policy = mlp.build(mlp.Options(hidden_dims=(4,), backend="tensorflow"), spaces)
+    theta = np.linspace(-1, 1, policy.layout.size, dtype=np.float32)
+    tf.debugging.set_log_device_placement(True)
+    results = []
+    for number in (0, 2):
+        with tf.device(f"CPU:{number}"):
+            actor = policy.bind(unperturbed(policy.layout, theta, 5), None)
+            results.append(actor.act(np.ones((5, 3), np.float32)).tobytes())
+        print("end", flush=True)
+    assert results[0] == results[1]
+    """
+    done = python(script(program), env={"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "0"})
+    assert done.status == 0, str(done)
+    for section, device in zip(done.stdout.split("end\n"), ("CPU:0", "CPU:2"), strict=False):
+        assert "BatchMatMul" in section
+        assert set(re.findall(r"device:(\w+:\d)", section)) == {device}
