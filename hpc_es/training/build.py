@@ -260,8 +260,9 @@ def require_contracts(config: Config, built: BuiltTask) -> None:
             algorithm = build(config.algorithm, built.problem, noise, keys, unit)
             problems.extend(lacking("algorithm.kind", algorithm, Algorithm))
             problems.extend(lacking_in_strategy("algorithm.kind", algorithm))
-    policy = built.policy
-    if policy is not None and is_user_kind(config.policy.kind) and device_request(config) is None:
+    policy, request = built.policy, device_request(config)
+    has_tensorflow = request is not None and request.library == "tensorflow"  # which the run sets up later
+    if policy is not None and is_user_kind(config.policy.kind) and not has_tensorflow:
         actor: Actor | None = None
         with contextlib.suppress(Exception):  # which `--check` reports, and otherwise the run
             theta = np.zeros(policy.layout.size, np.float32)

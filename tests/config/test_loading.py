@@ -109,6 +109,7 @@ def test_defaults_are_those_of_the_fields_and_name_and_output_follow_the_file(tm
         "schedule": "on_demand",
         "master_evaluates": "auto",
         "update": "gathered",
+        "ranks_per_gpu": 1,
         "fault_tolerance": False,
     }
 

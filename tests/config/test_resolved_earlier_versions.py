@@ -55,3 +55,12 @@ def test_identity_is_completed_with_defaults() -> None:
 @pytest.mark.parametrize("old", [{"task": {"kind": "gone", "a": 1}}, {"seed": 1}, {"task": 3, "x": [1]}])
 def test_identity_that_cannot_be_completed_is_unchanged(old: dict[str, Any]) -> None:
     assert completed(old) == old
+
+
+def test_identity_of_a_run_on_a_platform_is_that_of_its_device() -> None:
+    """Version 0.2 recorded task.platform: cpu, its default; the device itself is compared when a run resumes."""
+    task = {"kind": "jax_episodes", "env_id": "gymnax:CartPole-v1"}
+    config = validate({"task": task, "device": "cpu"})
+    old = without(identity(config))
+    old["task"]["platform"] = "cpu"
+    assert completed(old) == identity(config) == identity(validate({"task": task}))

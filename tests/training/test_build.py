@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -12,9 +13,10 @@ from hpc_es.config.registry import module
 from hpc_es.core.data import CORRECT, SIGN_RETURN, Column, row_dtype
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.interfaces import Needs
+from hpc_es.devices.decision import DeviceRequest
 from hpc_es.mpi.world import World
 from hpc_es.programs.task import Programs
-from hpc_es.training.build import build_parts, build_task, cutting_of
+from hpc_es.training.build import build_parts, build_task, cutting_of, device_mismatches, device_request
 
 SURVIVAL = {"kind": "episodes", "env_id": "tests.helpers.toys:Survival-v0"}
 PROGRAMS = {"kind": "programs", "name": "reverse"}
@@ -88,3 +90,40 @@ def test_gradient_chunks_are_not_divided_again(kind: str, cutting: str) -> None:
     config = validate({"task": PROGRAMS, "algorithm": {"kind": kind}})
     assert cutting_of(config, build_task(config).problem) == cutting
     assert config.depends_on_chunks() is (cutting == "fixed")
+
+
+# The device.
+
+
+def _problems(data: Mapping[str, object]) -> list[tuple[str, str]]:
+    return list(device_mismatches(validate(data)))
+
+
+def test_gpu_is_refused_if_numpy_computes() -> None:
+    ((key, text),) = _problems({"task": {"env_id": "CartPole-v1"}, "device": "gpu"})
+    assert key == "device"
+    assert text.startswith("is gpu, but the task 'episodes' and the policy 'mlp' (backend: numpy) compute with NumPy")
+    assert text.endswith("expected policy.backend: tensorflow, task.kind: jax_episodes, or device: auto")
+
+
+def test_gpu_is_accepted_if_tensorflow_computes() -> None:
+    assert not _problems({"task": {"env_id": "CartPole-v1"}, "policy": {"backend": "tensorflow"}, "device": "gpu"})
+
+
+def test_device_request_names_the_library_and_the_key() -> None:
+    task = {"kind": "jax_episodes", "env_id": "gymnax:CartPole-v1"}
+    for data, expected in (
+        ({"task": {"env_id": "CartPole-v1"}}, None),
+        ({"task": task}, DeviceRequest("jax")),
+        ({"task": task, "policy": {"backend": "tensorflow"}}, DeviceRequest("jax")),  # compiled all the same
+        ({"task": task, "device": "gpu", "mpi": {"ranks_per_gpu": 2}}, DeviceRequest("jax", "gpu", 2)),
+        ({"task": {**task, "platform": "cpu"}}, DeviceRequest("jax", "cpu", 1, "task.platform")),
+        ({"task": {"env_id": "CartPole-v1"}, "algorithm": {"kind": "actor_critic"}}, DeviceRequest("tensorflow")),
+    ):
+        assert device_request(validate(data)) == expected
+
+
+def test_two_keys_for_the_device_are_warned_of() -> None:
+    task = {"kind": "jax_episodes", "env_id": "gymnax:CartPole-v1", "platform": "cpu"}
+    warnings = list(validate({"task": task, "device": "gpu", "stop": {"generations": 1}}).warnings())
+    assert ("device", "is gpu, but task.platform is cpu, which takes precedence: set only one") in warnings
