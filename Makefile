@@ -12,7 +12,7 @@ MINUTES ?= 10
 SEED    ?= 1
 WORKERS ?= 3# processes that share the tests (see tests/conftest.py): more than cores, as those that start jobs also wait
 
-.PHONY: help venv run test test-long test-gym test-loggers test-jax test-all-extras test-slurm test-ft lint check bench bench-functions bench-peers campaign docs clean
+.PHONY: help venv run test test-long test-gym test-loggers test-jax test-gpu test-all-extras test-slurm test-ft lint check bench bench-functions bench-peers campaign docs clean
 help:           ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/  -/'
 
@@ -51,6 +51,15 @@ test-jax:       ## the tests of compiled environments, in a virtual environment 
 	$(VENV)-jax/bin/pip install --quiet --disable-pip-version-check -e '.[mpi,jax]' jumanji craftax flax equinox keras pytest
 	$(VENV)-jax/bin/python -m pytest tests/tasks/jax_episodes tests/jobs/test_jax_episodes.py tests/jobs/test_jax_episodes_strategies.py tests/policies/networks/test_jax_functions.py tests/policies/networks/test_jax_convolutional.py tests/policies/test_cnn.py tests/policies/test_network.py tests/jobs/test_cnn.py tests/jobs/test_networks.py
 	$(VENV)-jax/bin/python -m pytest tests/test_contracts.py -k 'jax_episodes or network or cnn'
+
+test-gpu:       ## the tests on the GPU of this machine, in a virtual environment of their own; without a GPU it says so
+	@if [ -z "$$(ls /proc/driver/nvidia/gpus 2>/dev/null)" ]; then \
+	  echo "make test-gpu: skipped, there is no NVIDIA GPU here (/proc/driver/nvidia/gpus lists none)"; \
+	else set -e; \
+	  test -x $(VENV)-gpu/bin/pip || $(PYTHON) -m venv $(VENV)-gpu; \
+	  $(VENV)-gpu/bin/pip install --quiet --disable-pip-version-check -e '.[mpi,jax-cuda,tensorflow-cuda]' pytest; \
+	  $(VENV)-gpu/bin/python -m pytest -rs tests/devices; \
+	fi
 
 test-all-extras: venv ## all extras in one virtual environment, that of test-jax: native stepping, bits and speed of the lean .venv
 	@test -x $(VENV)-jax/bin/pip || $(PYTHON) -m venv $(VENV)-jax
@@ -97,4 +106,4 @@ $(VENV)/.docs: setup.cfg
 	@touch $@
 
 clean:          ## remove what was built, not your runs
-	rm -rf $(VENV) $(VENV)-gym $(VENV)-loggers $(VENV)-ft $(VENV)-jax build site *.egg-info .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(VENV)-gpu $(VENV)-gym $(VENV)-loggers $(VENV)-ft $(VENV)-jax build site *.egg-info .mypy_cache .ruff_cache .pytest_cache
