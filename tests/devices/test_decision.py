@@ -44,7 +44,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jax_setup, "gpu_model", lambda: "NVIDIA H100")
 
 
-def test_cpu_is_used_without_a_look_at_gpus_if_the_config_says_so() -> None:
+def test_device_cpu_ignores_gpus() -> None:
     world = World("none")
     decided = decide(world, DeviceRequest("tensorflow", "cpu"))
     assert decided.kind == "cpu" and current_decision() is decided
@@ -53,7 +53,7 @@ def test_cpu_is_used_without_a_look_at_gpus_if_the_config_says_so() -> None:
 
 
 @pytest.mark.parametrize("library", ["jax", "tensorflow"])
-def test_without_gpu_auto_is_the_cpu_with_a_reason_and_gpu_is_refused(library: Any) -> None:
+def test_without_gpu_auto_uses_the_cpu_with_a_reason_and_gpu_is_refused(library: Any) -> None:
     world = World("none")
     (line,) = decide(world, DeviceRequest(library)).lines(world)
     assert f"computes on the CPU: rank 0 ({HOST}) sees no GPU: request GPUs from SLURM" in line
@@ -62,7 +62,7 @@ def test_without_gpu_auto_is_the_cpu_with_a_reason_and_gpu_is_refused(library: A
     assert decide(world, DeviceRequest(library, "gpu"), only_checks=True).kind == "gpu"
 
 
-def test_a_jax_without_cuda_is_the_reason_for_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jax_without_cuda_uses_the_cpu_and_logs_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     monkeypatch.setattr(jax_setup, "has_cuda", lambda: False)
     decided = decide(World("none"), DeviceRequest("jax"))
@@ -71,14 +71,14 @@ def test_a_jax_without_cuda_is_the_reason_for_the_cpu(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.usefixtures("cuda")
-def test_a_jax_that_has_computed_on_the_cpu_stays_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jax_continues_on_the_cpu_after_using_it_in_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jax_setup, "_configured", [("cpu", None)])
     decided = decide(World("none"), DeviceRequest("jax"))
     assert decided.kind == "cpu" and "has used JAX on the CPU in this process before" in decided.reason
 
 
 @pytest.mark.usefixtures("cuda")
-def test_a_gpu_is_used_if_there_is_one_and_recorded() -> None:
+def test_device_auto_uses_and_records_an_available_gpu() -> None:
     world = World("none")
     decided = decide(world, DeviceRequest("jax"))
     assert jax_setup._chosen == [("gpu", 0)]
@@ -89,7 +89,7 @@ def test_a_gpu_is_used_if_there_is_one_and_recorded() -> None:
 
 
 @pytest.mark.usefixtures("cuda")
-def test_gpus_of_other_jobs_are_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decision_hides_gpus_of_other_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     monkeypatch.setenv("SLURM_JOB_GPUS", "2,3")  # sbatch, then srun --gpu-bind=none
     decided = decide(World("none"), DeviceRequest("jax"))
@@ -117,7 +117,7 @@ def ranks_print(ranks: int, program: str) -> list[str]:
     return sorted(done.stdout.splitlines())
 
 
-def test_the_ranks_of_a_node_take_its_gpus_and_groups_log_their_own() -> None:
+def test_ranks_of_a_node_use_different_gpus_and_groups_log_their_own() -> None:
     program = """
     decided = decide(world, DeviceRequest("jax", "gpu"))
     show(jax_setup._chosen[0][1])
@@ -128,7 +128,7 @@ def test_the_ranks_of_a_node_take_its_gpus_and_groups_log_their_own() -> None:
     assert ranks_print(2, program) == ["0 0", f"0 {line}{HOST}:4 H100", "1 1", f"1 {line}{HOST}:7 H100"]
 
 
-def test_more_ranks_than_gpus_share_them_only_if_allowed() -> None:
+def test_ranks_share_gpus_only_up_to_ranks_per_gpu() -> None:
     program = """
     for most in (1, 2):
         try:
@@ -142,7 +142,7 @@ def test_more_ranks_than_gpus_share_them_only_if_allowed() -> None:
     assert ranks_print(3, program) == sorted(expected)
 
 
-def test_a_gpu_that_fails_on_one_rank_is_reported_by_all() -> None:
+def test_gpu_failure_on_one_rank_is_reported_by_all_ranks() -> None:
     program = """
     def gpu_model():
         if world.rank == 1:
@@ -158,7 +158,7 @@ def test_a_gpu_that_fails_on_one_rank_is_reported_by_all() -> None:
     assert ranks_print(2, program) == [f"0 {text}", f"1 {text}"]
 
 
-def test_auto_is_the_cpu_on_all_ranks_if_one_sees_no_gpu() -> None:
+def test_device_auto_is_the_cpu_on_all_ranks_if_one_rank_has_no_gpu() -> None:
     program = """
     if world.rank == 1:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
@@ -170,7 +170,7 @@ def test_auto_is_the_cpu_on_all_ranks_if_one_sees_no_gpu() -> None:
 # The log and the checkpoint.
 
 
-def test_different_models_are_warned_of() -> None:
+def test_ranks_with_different_gpu_models_get_a_warning() -> None:
     world = World("none")
     devices = (RankDevice(HOST, os.getpid(), "0", "H100"), RankDevice("n2", 1, "0", "A100"))
     world._table = [(0, HOST, os.getpid()), (1, "n2", 1)]
@@ -179,7 +179,7 @@ def test_different_models_are_warned_of() -> None:
     assert lines[1].startswith("WARNING: the ranks compute on different GPUs (A100, H100)")
 
 
-def test_many_ranks_are_listed_by_node() -> None:
+def test_log_lists_many_ranks_by_node() -> None:
     world = World("none")
     devices = tuple(RankDevice(f"n{rank // 4}", rank, str(rank % 4), "H100") for rank in range(80))
     world._table = [(rank, device.host, device.pid) for rank, device in enumerate(devices)]
@@ -195,7 +195,7 @@ def test_many_ranks_are_listed_by_node() -> None:
         {"compiled_for": {"platform": "cpu"}},  # of version 0.2
     ],
 )
-def test_a_run_continues_on_the_cpu_and_not_on_a_gpu(recorded: dict[str, Any]) -> None:
+def test_resume_of_a_cpu_run_on_a_gpu_is_refused(recorded: dict[str, Any]) -> None:
     assert changes(recorded, CPU) == []
     assert changes(recorded, None) == []
     if recorded:
@@ -205,7 +205,7 @@ def test_a_run_continues_on_the_cpu_and_not_on_a_gpu(recorded: dict[str, Any]) -
         assert str(caught.value) == f"{text}, or choose another --output"
 
 
-def test_a_run_continues_on_another_model_with_a_warning_and_not_on_the_cpu() -> None:
+def test_resume_on_another_gpu_model_warns_and_on_the_cpu_is_refused() -> None:
     ranks = [{"host": "n7", "gpu": "0", "model": "NVIDIA A100", "uuid": "GPU-1"}]
     recorded = {"device": {"library": "jax", "kind": "gpu", "ranks": ranks}}
     assert changes(recorded, on_gpus("NVIDIA A100", "NVIDIA A100")) == []
@@ -215,7 +215,7 @@ def test_a_run_continues_on_another_model_with_a_warning_and_not_on_the_cpu() ->
         changes(recorded, CPU)
 
 
-def test_the_driver_names_model_and_uuid(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_log_has_model_and_uuid_of_the_driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from hpc_es.devices.placement import driver_gpus
     from tests.devices.test_placement import driver
 

@@ -1,4 +1,4 @@
-"""Runs on a GPU of this machine (`make test-gpu`): the same bits on repetition, on two ranks and after a stop."""
+"""Runs on a GPU of this machine (`make test-gpu`): identical results on repetition, on two ranks and after a stop."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def finished(library: str, ranks: int, run: Path, generations: int = 4) -> Finis
 
 
 @pytest.mark.parametrize("library", CONFIGS)
-def test_gpu_run_repeats_its_bits_on_two_ranks_and_after_a_stop(library: str, tmp_path: Path) -> None:
+def test_gpu_run_is_identical_when_repeated_on_two_ranks_and_after_a_stop(library: str, tmp_path: Path) -> None:
     if importlib.util.find_spec(library) is None or (library == "jax" and not jax_setup.has_cuda()):
         pytest.skip(f"{NAMES[library]} for CUDA is not installed here: make test-gpu")
     done = finished(library, 1, tmp_path / "first")

@@ -50,10 +50,10 @@ def test_jax_cache_writable_by_others_is_not_used(tmp_path: Path, trouble: str) 
             there.mkdir(mode=0o700)
             for file in folder.iterdir():
                 (there / file.name).write_bytes(file.read_bytes())
-    found = Path(jax_setup.prepare_cache(run))
-    assert not (found / "code").exists()
-    assert jax_setup.is_trusted(found)
-    assert not found.is_symlink()
+    result = Path(jax_setup.prepare_cache(run))
+    assert not (result / "code").exists()
+    assert jax_setup.is_trusted(result)
+    assert not result.is_symlink()
 
 
 def test_jax_cache_is_disabled_in_an_unwritable_directory(tmp_path: Path) -> None:
@@ -67,14 +67,14 @@ FOUR = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
 
 
 def jax_python(program: str, **env: str) -> str:
-    """What a program prints in a process of its own, as JAX is set up once."""
+    """Return the output of a program in its own process, since JAX is set up once per process."""
     pytest.importorskip("jax", reason="JAX is not installed here: make test-jax")
     done = python(script(program), env=env)
     assert done.status == 0, str(done)
     return done.stdout
 
 
-def test_compiled_episodes_are_computed_on_the_chosen_device_with_the_same_bits() -> None:
+def test_compiled_episodes_use_the_chosen_device_with_identical_returns() -> None:
     """Four CPU devices stand for GPUs; the calls run in another thread."""
     program = """
     import os
@@ -96,7 +96,7 @@ def test_compiled_episodes_are_computed_on_the_chosen_device_with_the_same_bits(
     assert usual == chosen
 
 
-def test_a_second_device_in_one_process_is_refused() -> None:
+def test_second_device_in_one_process_is_refused() -> None:
     program = """
     from hpc_es.core.errors import ConfigError
     from hpc_es.devices import jax_setup
@@ -113,7 +113,7 @@ def test_a_second_device_in_one_process_is_refused() -> None:
     assert jax_python(program) == f"{text}\n"
 
 
-def test_a_gpu_that_jax_cannot_use_is_reported() -> None:
+def test_unusable_gpu_is_reported_with_the_device_of_jax() -> None:
     program = """
     from hpc_es.core.errors import ConfigError
     from hpc_es.devices import jax_setup

@@ -80,7 +80,7 @@ def test_ranks_of_different_nodes_may_use_the_same_number(tmp_path: Path) -> Non
     assert assigned(members) == ["0", "1", "0", "1"]
 
 
-def test_the_order_on_the_node_is_that_of_the_local_index() -> None:
+def test_gpus_are_assigned_in_the_order_of_local_ranks() -> None:
     members = [RankGpus("n1", "n1", local, ("0", "1")) for local in (1, 0)]
     assert assigned(members) == ["1", "0"]
 
@@ -195,12 +195,12 @@ def test_model_and_uuid_come_from_the_driver_in_bus_order(tmp_path: Path) -> Non
     assert describe("7", "CUDA", gpus) == Gpu()
 
 
-def test_a_uuid_that_the_driver_hides_is_unknown(tmp_path: Path) -> None:
+def test_uuid_hidden_by_the_driver_is_unknown(tmp_path: Path) -> None:
     driver(tmp_path, "0000:01:00.0", uuid="GPU-????????-????-????-????-????????????")
     assert driver_gpus(tmp_path)[0].uuid == ""
 
 
-def test_a_machine_without_driver_has_no_gpu(tmp_path: Path) -> None:
+def test_machine_without_driver_has_no_gpu(tmp_path: Path) -> None:
     assert driver_gpus(tmp_path / "none") == []
     assert visible_gpus({}, tmp_path / "none") == VisibleGpus((), "driver")
     (tmp_path / "0000:01:00.0").mkdir()

@@ -1,4 +1,4 @@
-"""Setup of TensorFlow: what it is told for a GPU, when another library computes, and when it is too late."""
+"""Setup of TensorFlow: its settings for a GPU, when another library computes, and after its first use."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from tests.helpers.harness import python, script
 
-# A TensorFlow of two GPUs, which says what it is told.
+# A stand-in for TensorFlow with two GPUs, which prints its settings.
 TWO_GPUS = """
     import sys, types
     def said(*what): sys.stdout.write(" ".join(map(str, what)) + "\\n")
@@ -44,7 +44,7 @@ def printed(program: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_tensorflow_sees_the_gpu_of_its_rank_and_grows() -> None:
+def test_tensorflow_uses_the_chosen_gpu_with_memory_growth() -> None:
     program = """
     tensorflow_setup.choose("gpu", 1)
     said(tensorflow_setup.gpu_model())
@@ -56,7 +56,7 @@ def test_tensorflow_sees_no_gpu_if_another_library_computes() -> None:
     assert printed("    tensorflow_setup.import_tensorflow()") == ["sees [] GPU"]
 
 
-def test_a_tensorflow_that_computes_elsewhere_already_is_an_error_unless_it_need_not_compute() -> None:
+def test_choosing_a_gpu_after_the_first_use_of_tensorflow_is_refused() -> None:
     program = f"""{LATE}
     tensorflow_setup.import_tensorflow()
     try:
@@ -70,7 +70,7 @@ def test_a_tensorflow_that_computes_elsewhere_already_is_an_error_unless_it_need
     assert printed(program) == [f"device: {text}"]
 
 
-def test_a_gpu_that_tensorflow_lacks_is_an_error() -> None:
+def test_gpu_index_that_tensorflow_lacks_is_refused() -> None:
     program = """
     tensorflow_setup.choose("gpu", 2)
     try:

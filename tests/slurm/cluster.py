@@ -212,7 +212,7 @@ class Cluster:
 
 @contextlib.contextmanager
 def running(gpus: int = 0) -> Iterator[Cluster]:
-    """A cluster, with so many fake GPUs a node; at the end, also if this process is killed, everything of it is."""
+    """A cluster with `gpus` fake GPUs per node; at the end, also if this process is killed, everything of it is."""
     directory = Path(tempfile.mkdtemp(prefix="slurm_")).resolve()
     directory.chmod(0o755)
     reaper = subprocess.Popen(

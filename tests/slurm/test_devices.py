@@ -14,7 +14,7 @@ from tests.helpers.harness import Finished, script
 from tests.slurm.cluster import Cluster, running
 from tests.slurm.jobs import PMI, PYTHON, finished, step, submit
 
-# Each rank tells its host and its GPU by the number on the node, as the library would be told.
+# Each rank prints its host, the number of its GPU on the node, and the index that the library would get.
 PROGRAM = script("""
     import os
     from hpc_es.core.errors import ConfigError
@@ -36,7 +36,7 @@ PROGRAM = script("""
 """)
 ONE_NODE = ("-N1",)
 
-# Options of srun for two tasks on a node: what the ranks take, "GPU index of visible".
+# Options of srun for two tasks on a node: what the ranks use, "GPU index of visible".
 REQUESTS = {
     "--gpus-per-node=2": ["0 index 0 of 2", "1 index 1 of 2"],
     "--gres=gpu:2": ["0 index 0 of 2", "1 index 1 of 2"],
@@ -63,14 +63,14 @@ def _all_ended(gpus: Cluster) -> Iterator[None]:
     gpus.clear()
 
 
-def told(done: Finished) -> list[str]:
+def rank_lines(done: Finished) -> list[str]:
     return sorted(line for line in done.stdout.splitlines() if line.startswith("rank "))
 
 
 @pytest.mark.parametrize("options", REQUESTS)
 def test_each_form_of_a_request_gives_each_rank_its_gpu(options: str, gpus: Cluster) -> None:
     done = finished(step(gpus, 2, PROGRAM, *ONE_NODE, *options.split()))
-    assert told(done) == [f"rank {rank} n1:{gpu}" for rank, gpu in enumerate(REQUESTS[options])], str(done)
+    assert rank_lines(done) == [f"rank {rank} n1:{gpu}" for rank, gpu in enumerate(REQUESTS[options])], str(done)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_each_form_of_a_request_gives_each_rank_its_gpu(options: str, gpus: Clus
         ("--gpus-per-node=2", "{mpiexec} -n 2 {python}", ["0 index 0 of 2", "1 index 1 of 2"]),
     ],
 )
-def test_a_batch_job_gives_each_rank_its_gpu(
+def test_batch_job_gives_each_rank_its_gpu(
     options: str, line: str, expected: list[str], gpus: Cluster, request: pytest.FixtureRequest
 ) -> None:
     directory = gpus.shared / re.sub(r"\W+", "_", request.node.name)
@@ -96,13 +96,13 @@ def test_a_batch_job_gives_each_rank_its_gpu(
 
 
 @pytest.mark.parametrize(
-    ("distribution", "places"),
+    ("distribution", "expected"),
     [("block", ["n1:0", "n1:1", "n2:0", "n2:1"]), ("cyclic", ["n1:0", "n2:0", "n1:1", "n2:1"])],
 )
-def test_each_node_assigns_its_own_gpus(distribution: str, places: list[str], gpus: Cluster) -> None:
+def test_each_node_assigns_its_own_gpus(distribution: str, expected: list[str], gpus: Cluster) -> None:
     options = ("-N2", "--ntasks-per-node=2", "--gpus-per-node=2", f"--distribution={distribution}")
-    lines = told(finished(step(gpus, 4, PROGRAM, *options)))
-    assert [line.partition(" index")[0] for line in lines] == [f"rank {r} {place}" for r, place in enumerate(places)]
+    lines = rank_lines(finished(step(gpus, 4, PROGRAM, *options)))
+    assert [line.partition(" index")[0] for line in lines] == [f"rank {r} {gpu}" for r, gpu in enumerate(expected)]
 
 
 TRAINING = script("""
