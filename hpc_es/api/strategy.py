@@ -166,7 +166,8 @@ class Strategy:
 
     def _start(self, config: Config) -> None:
         self.config, self._values = config, CallerValues()
-        self._parts = parts_of(config, ObjectiveTask("", config.task, initial_vector(config.task), self._values), ALL)
+        task = ObjectiveTask("", config.task, initial_vector(config.task), self._values)
+        self._parts = dataclasses.replace(parts_of(config, task, ALL), cutting="fixed")  # `ask` returns whole rounds
         self._problem: Any = self._parts.problem
         self._algorithm: Any = self._parts.algorithm
         self._names: ProblemState = self._problem.carried()  # arrays that the problem itself learns
