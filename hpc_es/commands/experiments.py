@@ -162,7 +162,8 @@ def run_options(arguments: argparse.Namespace) -> int:
     if patterns:
         selected = [row for row in rows if any(_matches(row.key, pattern) for pattern in patterns)]
         if not selected:
-            remedy = "".join(nearest(pattern, [row.key for row in rows]) for pattern in patterns[:1])
+            names = [name for row in rows for name in (row.key, row.key.rpartition(".")[2])]
+            remedy = "".join(nearest(pattern, names) for pattern in patterns[:1])
             raise UserError(f"no key contains {' or '.join(map(repr, patterns))}{remedy}")
         rows = selected
     if arguments.markdown:

@@ -130,7 +130,8 @@ def read_policy(path: Path, which: Which | None = None, trust: bool = False) -> 
     """
     file, snapshot, which = read_theta(path, which, trust)
     if parse_resolved(snapshot.config_text).policy is None:
-        raise CheckpointError(f"{file}: holds no policy; see its contents with hpc-es inspect")
+        see = "hpc-es inspect shows its contents, hpc-es export RUN best.npy writes its best vector"
+        raise CheckpointError(f"{file}: holds no policy; {see}")
     return stored_policy(file, snapshot, which)
 
 

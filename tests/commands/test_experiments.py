@@ -106,6 +106,8 @@ def test_options_selects_keys_by_pattern(capsys: Any) -> None:
     assert lines[0].startswith("| Key |") and "| `algorithm.optimizer.learning_rate`" in lines[2]
     with pytest.raises(UserError, match=r"no key contains 'stop.timestep_'; did you mean 'stop.timesteps'\?"):
         cli.run(["options", "stop.timestep_"])
+    with pytest.raises(UserError, match=r"no key contains 'sigmma'; did you mean 'sigma'\?"):
+        cli.run(["options", "sigmma"])
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import struct
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +15,7 @@ import pytest
 
 import hpc_es
 from hpc_es import cli
+from hpc_es.core.errors import CheckpointError
 from hpc_es.report.curves import load
 from hpc_es.report.plot import figure, grouped, plot
 from hpc_es.report.saved_policy import load_policy
@@ -74,7 +76,8 @@ def test_inspect_shows_the_best_of_all_evaluations_by_name(
     assert best == {"value": value, "x": {"a": a, "b": b}, "generation": generation, "job": job}
     assert value == a + 2 * b
     assert cli.run(["inspect", str(run)]) == 0
-    assert f"value {value:,}, x a {a:,}, b {b:,}" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert f"value {value:,}, x a {a:,}, b {b:,}" in out and re.search(r"seconds \d+\.\d,", out)
 
 
 def test_export_writes_the_best_vector(created: Created, tmp_path: Path) -> None:
@@ -147,6 +150,11 @@ def test_export_writes_the_vector_of_a_custom_task(
     x = np.load(tmp_path / "x.npy")
     assert x.dtype == dtype and x.tolist() == theta.tolist()
     assert json.loads((tmp_path / "x.json").read_text())["x"] == theta.tolist()
+
+
+def test_eval_of_a_function_names_inspect_and_export(created: Created) -> None:
+    with pytest.raises(CheckpointError, match=r"holds no policy; hpc-es inspect shows .*, hpc-es export RUN best\.npy"):
+        cli.run(["eval", str(created())])
 
 
 def test_export_writes_the_parameters_of_a_policy(tmp_path: Path) -> None:

@@ -183,7 +183,7 @@ def test_load_policy_reports_why_a_run_cannot_be_loaded(tmp_path: Path) -> None:
 
 def test_checkpoint_without_theta_is_refused(tmp_path: Path) -> None:
     state = dataclasses.replace(snapshot(run()).state, shared={"programs": np.zeros(3, np.uint8)})
-    with pytest.raises(CheckpointError, match="holds no policy"):
+    with pytest.raises(CheckpointError, match="holds no vector of parameters"):
         read_policy(rewritten(run(), tmp_path / "x.h5", state=state))
 
 
