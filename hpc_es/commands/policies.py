@@ -159,7 +159,7 @@ def stdout_to_stderr() -> Iterator[None]:
 def add_export_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the source, the file and the form."""
     parser.add_argument("path", metavar="RUN_OR_CHECKPOINT", type=Path, help="run directory or checkpoint file")
-    text = "file to write: .keras for a policy, .npy or .json for the best vector, such as the parameters of a policy"
+    text = "file to write: .keras or .npz for a policy, .npy or .json for the best vector, such as its parameters"
     parser.add_argument("output", metavar="OUTPUT", type=Path, help=text)
     parser.add_argument("--which", choices=("best", "last"), help=WHICH)
     text = "environment that the model acts in: unwrapped, or with the wrappers of training (default: unwrapped)"
@@ -170,7 +170,10 @@ def add_export_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_export(arguments: argparse.Namespace) -> int:
-    """Export a trained policy as a Keras model, or the best vector.
+    """Export a trained policy as a Keras model or as named arrays, or the best vector.
+
+    An .npz file has the parameters of any policy by name, as float32 arrays, and observation_mean, observation_std and
+    observation_clip if observations are normalised.
 
     The best vector is written as OUTPUT.npy: float64[size] for functions and external programs, in the dtype of the
     task for other vectors, and float32[params] for policies. OUTPUT.json also has its value, or return, and generation.
@@ -188,22 +191,26 @@ def run_export(arguments: argparse.Namespace) -> int:
 
     With --all, OUTPUT is a directory with one file per checkpoint, and best.keras.
     """
-    from hpc_es.report.export import SUFFIX, VECTOR_SUFFIXES, ExportOptions, export, export_vector
+    from hpc_es.report import export as exports
+    from hpc_es.report.export import ARRAYS_SUFFIX, SUFFIX, VECTOR_SUFFIXES, ExportOptions
 
     output: Path = arguments.output
     options = ExportOptions(arguments.which, arguments.env, arguments.value, arguments.trust)
     if arguments.all:
         return _export_all(arguments.path, output, options)
-    if output.suffix not in (SUFFIX, *VECTOR_SUFFIXES):
+    if output.suffix not in (SUFFIX, ARRAYS_SUFFIX, *VECTOR_SUFFIXES):
         vector = ", ".join(map(repr, VECTOR_SUFFIXES))
-        raise UserError(f"{output}: the suffix is {output.suffix!r}, expected {SUFFIX!r}, or {vector} for a vector")
+        expected = f"expected {SUFFIX!r} or {ARRAYS_SUFFIX!r}, or {vector} for a vector"
+        raise UserError(f"{output}: the suffix is {output.suffix!r}, {expected}")
     if not output.parent.is_dir():
         raise UserError(f"{output}: there is no directory {output.parent}")
     note = ""
     if output.suffix in VECTOR_SUFFIXES:
-        export_vector(arguments.path, output, options)
+        exports.export_vector(arguments.path, output, options)
+    elif output.suffix == ARRAYS_SUFFIX:
+        exports.export_arrays(arguments.path, output, options)
     else:
-        note = export(arguments.path, output, options)
+        note = exports.export(arguments.path, output, options)
     sys.stderr.write(f"{output} written{note and f'; {note}'}\n")
     return 0
 

@@ -1,6 +1,7 @@
-"""Export of results: a trained policy as a Keras model, the best vector of any search for vectors as .npy or JSON.
+"""Export: a trained policy as a Keras model or .npz, the best vector of any search for vectors as .npy or JSON.
 
-The model includes the observation normaliser and the wrappers of the environment.
+The model includes the observation normaliser and the wrappers of the environment; the .npz file has the parameters of
+any policy by name, and the normaliser.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
+import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,10 +32,11 @@ from hpc_es.policies.networks.keras_models import (
 from hpc_es.storage.files import write_json, written
 
 if TYPE_CHECKING:
-    from hpc_es.report.saved_policy import Env, Which
+    from hpc_es.report.saved_policy import Env, LoadedPolicy, Which
     from hpc_es.tasks.episodes.wrappers import AppliedWrappers, WrapperLayer
 
 SUFFIX = ".keras"  # of policies
+ARRAYS_SUFFIX = ".npz"  # of the named arrays of policies
 VECTOR_SUFFIXES = (".npy", ".json")  # of vectors
 
 
@@ -67,11 +70,10 @@ def export(path: Path, output: Path, options: ExportOptions) -> str:
     policy = load_policy(path, options.which, options.trust, env=options.env)
     kind = policy.config.policy.kind
     if not is_exportable(kind):
-        raise UserError(f"{path}: a policy of kind {kind!r} cannot be exported")
+        text = f"{path}: a policy of kind {kind!r} cannot be exported as a Keras model"
+        raise UserError(f"{text}: {ARRAYS_SUFFIX} writes its parameters by name")
     extras.require("export", "tensorflow", "keras")
-    value = policy.source.shared.get("value") if options.value else None
-    if options.value and value is None:
-        raise UserError(f"{path}: a policy trained by {policy.config.algorithm.kind} has no value head to export")
+    value = _value_head(path, policy) if options.value else None
     transformations = _environment_transformations(policy.wrappers, policy.spaces) if policy.wrappers else None
     os.environ["KERAS_BACKEND"] = "tensorflow"
     import_tensorflow()
@@ -80,6 +82,36 @@ def export(path: Path, output: Path, options: ExportOptions) -> str:
     with written(output) as temporary:
         model.save(temporary)
     return _describe_logits(policy.spaces.actions)
+
+
+def export_arrays(path: Path, output: Path, options: ExportOptions) -> None:
+    """Write the parameters of a policy as .npz, by the names in its layout, float32[*shape].
+
+    With observation normalisation also `observation_mean` and `observation_std`, float32[statistics], and
+    `observation_clip`, float64[], which may be infinite; with `options.value` the value head, `value`.
+    """
+    from hpc_es.report.saved_policy import load_policy
+
+    policy = load_policy(path, options.which, options.trust, env="wrapped")
+    source = policy.source
+    arrays: dict[str, Array] = policy.policy.layout.split(source.theta)
+    if source.normaliser is not None:
+        mean, deviation, clip = source.normaliser
+        arrays |= {"observation_mean": mean, "observation_std": deviation, "observation_clip": np.float64(clip)}
+    if options.value:
+        arrays["value"] = _value_head(path, policy)
+    with written(output) as temporary, zipfile.ZipFile(temporary, "w") as archive:
+        for name, array in arrays.items():  # not np.savez, to which some names are arguments
+            with archive.open(f"{name}.npy", "w") as file:
+                np.lib.format.write_array(file, np.asarray(array), allow_pickle=False)
+
+
+def _value_head(path: Path, policy: LoadedPolicy) -> Array:
+    """Return the parameters of the value head; UserError if the policy has none."""
+    value = policy.source.shared.get("value")
+    if value is None:
+        raise UserError(f"{path}: a policy trained by {policy.config.algorithm.kind} has no value head to export")
+    return value
 
 
 def _describe_logits(actions: Actions) -> str:
