@@ -114,6 +114,7 @@ class Problem(Protocol):
     episodes_per_job: int  # episodes over which the return of a job is averaged
     chunk_size: int | None  # jobs per chunk; None: `mpi.chunk_size`
     cutting: Cutting  # how rounds may be cut into chunks
+    call_size: int  # jobs that are computed together; other chunks than multiples of it take longer
     evaluation_episodes: int | None  # episodes per evaluation of the centre; None: evaluation.episodes; 0: none
     notices: tuple[str, ...]  # lines for the log at the start of the run
     coordinate_names: tuple[str, ...]  # column names of evaluations.csv; (): the file is not written

@@ -52,6 +52,7 @@ class ProblemDefaults:
     episodes_per_job = 1
     chunk_size: int | None = None
     cutting: Cutting = "fixed"
+    call_size = 1
     evaluation_episodes: int | None = None
     notices: tuple[str, ...] = ()
     coordinate_names: tuple[str, ...] = ()
@@ -229,6 +230,7 @@ class PolicyProblem(ProblemDefaults):
             observations = random_observations(task, keys, policy.reference_frames)
             policy, self._info = policy.with_reference(observations), {REFERENCE_HASH: sha256(observations)}
         self.cutting = cutting if getattr(policy, "rows_are_independent", False) else "fixed"
+        self.call_size = int(getattr(policy, "candidates_per_call", 1))
         self.chunk_size = unit if self.cutting == "fixed" else normalization.unit
         self._task, self._policy, self._keys, self._normalization = task, policy, keys, normalization
         self._statistics: Any = Deviations if normalization.deviation == "sample" else Moments

@@ -43,11 +43,13 @@ ChunkSize = int | Literal["auto"]  # mpi.chunk_size
 class Cut:
     """Sizes of chunks: at most `largest` jobs, fewer towards the end of a round, but at least `smallest`.
 
-    With 0 for both, chunks stay as the algorithm asked for them.
+    With 0 for both, chunks stay as the algorithm asked for them. Otherwise sizes are rounded up to multiples of
+    `multiple`, the number of jobs that are computed together, if there are that many jobs for each rank.
     """
 
     largest: int = 0
     smallest: int = 0
+    multiple: int = 1
 
     def sizes(self, jobs: int, ranks: int) -> Iterator[int]:
         """Yield the sizes of the chunks of a round: each is half of the remaining jobs, divided by the ranks.
@@ -56,11 +58,12 @@ class Cut:
         Kuck 1987). Sizes are even, because antithetic pairs share their noise.
         """
         least = max(1, min(self.smallest, jobs // (SMALLEST_A_RANK * ranks)))
+        multiple = self.multiple if jobs >= self.multiple * ranks else 1
         while jobs:
             share = -(-jobs // (2 * ranks)) if ranks > 1 else jobs
             even = share + share % 2 if share > 1 else share
             wanted = max(least, even) if self.largest > self.smallest else self.largest
-            size = min(wanted, self.largest, jobs)
+            size = min(-(-min(wanted, self.largest) // multiple) * multiple, jobs)
             yield size
             jobs -= size
 
@@ -77,14 +80,14 @@ class CutPlan:
     evaluation_first: bool = True  # hand out the chunks of the evaluation first, because their episodes are longer
 
     def to_numbers(self) -> tuple[int, ...]:
-        """Return the plan as four integers, for a message."""
-        return self.cut.largest, self.cut.smallest, self.evaluated, int(self.evaluation_first)
+        """Return the plan as five integers, for a message."""
+        return self.cut.largest, self.cut.smallest, self.cut.multiple, self.evaluated, int(self.evaluation_first)
 
     @staticmethod
     def from_numbers(numbers: Sequence[int]) -> CutPlan:
         """Return the plan that `to_numbers` converted."""
-        largest, smallest, evaluated, first = numbers
-        return CutPlan(Cut(largest, smallest), evaluated, bool(first))
+        largest, smallest, multiple, evaluated, first = numbers
+        return CutPlan(Cut(largest, smallest, multiple), evaluated, bool(first))
 
 
 def first_cut(cutting: Cutting, chunk_size: ChunkSize) -> Cut:
@@ -161,7 +164,8 @@ class ChunkPlanner:
         self._ranks = ranks = len(evaluators(world.size, config.mpi.master_evaluates))
         chunk_size, cutting = config.mpi.chunk_size, parts.cutting
         self.is_adaptive = cutting != "fixed" and chunk_size == "auto"
-        self.plan = CutPlan(first_cut(cutting, chunk_size), evaluation_size(evaluated, cutting, chunk_size, ranks))
+        cut = self._in_calls(first_cut(cutting, chunk_size))
+        self.plan = CutPlan(cut, evaluation_size(evaluated, cutting, chunk_size, ranks))
 
     def update(self, rows: Rows, evaluation: Rows, seconds: float, size: int) -> None:
         """Choose the plan of the next generation.
@@ -178,7 +182,13 @@ class ChunkPlanner:
             is_longer = bool(evaluation["length"].mean() >= rows["length"].mean())
             self.plan = replace(self.plan, evaluation_first=is_longer)
         if self.is_adaptive:
-            self.plan = replace(self.plan, cut=cut_by_time(self._parts.cutting, len(rows), seconds, self._ranks, size))
+            cut = cut_by_time(self._parts.cutting, len(rows), seconds, self._ranks, size)
+            self.plan = replace(self.plan, cut=self._in_calls(cut))
+
+    def _in_calls(self, cut: Cut) -> Cut:
+        """Return the cut into chunks that fill the calls of the problem, unless the config sets the size of chunks."""
+        is_free = self.is_adaptive and cut != AS_ASKED
+        return replace(cut, multiple=self._parts.problem.call_size) if is_free else cut
 
     def require_independent(self, mixed_chunks: int) -> None:
         """Raise RunError if results depend on the cut, because jobs of `mixed_chunks` chunks affected each other."""

@@ -308,12 +308,11 @@ class Training:
         plan = self._planner.plan.to_numbers()
         control = np.array([command, self.state.generation, self._interrupted, *plan, *transfer], np.int64)
         self.world.broadcast(control)
-        command, generation, interrupted, *numbers = control.tolist()
-        self._interrupted, self._plan = bool(interrupted), CutPlan.from_numbers(numbers[:4])
+        command, generation, interrupted, *numbers, to_send, same, reshaped = control.tolist()
+        self._interrupted, self._plan = bool(interrupted), CutPlan.from_numbers(numbers)
         if command == FAIL:
             raise RunFailedError(self.world.broadcast_text(reason or self._failure))
         if command != STOP:
-            to_send, same, reshaped = numbers[4:]
             self.state = replace(self.state, generation=generation)
             self.state = self._shared.without_arrays(self.state, bool(to_send))  # frees memory for the new arrays
             self.state = self._shared.broadcast(self.state, (to_send, same, reshaped))

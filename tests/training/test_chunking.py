@@ -22,12 +22,14 @@ def plan(
     requested: int | Literal["auto"] = "auto",
     is_fault_tolerant: bool = False,
     asked: int = 64,
+    call_size: int = 1,
 ) -> ChunkPlanner:
     config: Any = SimpleNamespace(
         mpi=SimpleNamespace(chunk_size=requested, master_evaluates="auto"), algorithm=SimpleNamespace()
     )
     algorithm = SimpleNamespace(ask=lambda state, round, rows, fitness: cut(asked, 16))
     parts: Any = SimpleNamespace(cutting=cutting, unit=16, algorithm=algorithm, row=row_dtype())
+    parts.problem = SimpleNamespace(call_size=call_size)
     world: Any = SimpleNamespace(size=ranks, fault_handler=SimpleNamespace(is_fault_tolerant=is_fault_tolerant))
     return ChunkPlanner(config, parts, world, 10)
 
@@ -78,10 +80,12 @@ def test_lockstep_chunks_of_long_generations_get_smaller() -> None:
     """6.4 s in total: half of the jobs at first, divided among two ranks, then fewer, at least four."""
     assert after(plan(2, "at once"), 0.1).cut == Cut(16, 4)
     assert after(plan(2, "at once"), 0.1, parameters=250_000).cut == Cut(2, 2)  # of 1 MB each
+    assert after(plan(2, "at once", call_size=8), 0.1, parameters=250_000).cut == Cut(2, 2, 8)
 
 
 def test_chunks_are_unchanged_if_fixed_or_after_the_loss_of_ranks() -> None:
     assert after(plan(requested=5), 0.001).cut == Cut(5, 5)
+    assert after(plan(requested=5, call_size=8), 0.001).cut == Cut(5, 5)
     assert after(plan(cutting="fixed"), 0.001).cut == after(plan(cutting="fixed", requested=5), 0.001).cut == AS_ASKED
     assert after(plan(is_fault_tolerant=True), 0.001).cut == AS_ASKED
     assert after(plan(cutting="free", is_fault_tolerant=True), 0.001).cut == Cut(16, 4)
@@ -97,6 +101,10 @@ def test_chunks_are_unchanged_if_fixed_or_after_the_loss_of_ranks() -> None:
         (Cut(16, 4), 200, 4, [16] * 6 + [14, 12, 10, 10, 8, 8, 6, 6, 4, 4, 4, 4, 4, 4, 4, 2]),
         (Cut(5, 5), 12, 3, [5, 5, 2]),
         (Cut(1, 1), 3, 2, [1, 1, 1]),
+        (Cut(16, 4, 16), 70, 2, [16, 16, 16, 16, 6]),
+        (Cut(1, 1, 8), 20, 2, [8, 8, 4]),
+        (Cut(12, 4, 8), 64, 2, [16, 16, 8, 8, 8, 8]),  # 12 is rounded up
+        (Cut(16, 4, 16), 31, 2, [8, 6, 6, 4, 2, 2, 1, 1, 1]),  # fewer than a call for each rank
     ],
 )
 def test_chunks_get_smaller_towards_the_end(cut_: Cut, jobs: int, ranks: int, expected: list[int]) -> None:
@@ -149,7 +157,7 @@ def test_longer_episodes_are_handed_out_first() -> None:
 
 
 def test_plan_is_sent_as_numbers() -> None:
-    sent = CutPlan(Cut(3, 2), 5, False)
+    sent = CutPlan(Cut(3, 2, 7), 5, False)
     assert CutPlan.from_numbers(sent.to_numbers()) == sent
 
 

@@ -106,7 +106,8 @@ def test_evaluating_alone_needs_automatic_chunks_and_master_evaluation(
 ) -> None:
     usual = {"chunk_size": "auto", "master_evaluates": "auto", "update": "gathered"}
     config: Any = SimpleNamespace(mpi=SimpleNamespace(**{**usual, **mpi}))
-    parts: Any = SimpleNamespace(cutting=cutting, algorithm=None, row=row_dtype(), unit=1)
+    problem = SimpleNamespace(call_size=1)
+    parts: Any = SimpleNamespace(cutting=cutting, algorithm=None, problem=problem, row=row_dtype(), unit=1)
 
     def is_there(size: int = 2, rank: int = 0, is_fault_tolerant: bool = False) -> bool:
         handler = SimpleNamespace(is_fault_tolerant=is_fault_tolerant)
