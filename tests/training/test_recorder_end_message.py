@@ -25,7 +25,7 @@ def test_end_message_reports_a_better_last_theta(best: float | None, final: floa
     problem: Any = None
     recorder = Recorder(validate({"task": {"env_id": "CartPole-v1"}}), problem)
     recorder.counters |= {"episodes": 640, "timesteps": 220_242, "failed_episodes": 7}
-    evaluation: Any = SimpleNamespace(return_=best)
+    evaluation: Any = SimpleNamespace(return_=best, rows=None)
     recorder.best = None if best is None else evaluation
     results = {} if final is None else {"final_return_mean": final}
     line = recorder.end_message("finished", "stop.timesteps: 200000", 3, results)
