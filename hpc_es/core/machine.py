@@ -1,14 +1,18 @@
-"""The version of hpc_es, and the processor of this process: its type, on which the last bits depend, and its cores.
+"""What results depend on besides the config: versions, processor, cores and threads of this process.
 
 `hpc_es.main` imports this module before any library that may bind the process to fewer cores.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
+import importlib.metadata
+import json
 import os
 import platform
+from collections.abc import Mapping
 from pathlib import Path
 
 __version__ = "0.2.0"
@@ -39,3 +43,68 @@ def processor_fingerprint() -> str:
     """Return a digest of the processor's model and instruction sets."""
     features = sorted(set(_cpu_lines("model name", "flags", "Features"))) or [platform.processor(), platform.machine()]
     return hashlib.sha256("\n".join(features).encode()).hexdigest()[:16]
+
+
+PACKAGES = (
+    "numpy",
+    "gymnasium",
+    "mpi4py",
+    "h5py",
+    "mujoco",
+    "box2d",
+    "ale-py",
+    "tensorflow",
+    "PyYAML",
+    "pydantic",
+    "shimmy",
+    "gym",
+    "jax",
+    "jaxlib",
+    "flax",
+    "equinox",
+    "keras",
+    "gymnax",
+    "brax",
+    "mujoco-mjx",
+    "playground",
+    "jumanji",
+    "craftax",
+)
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of hpc_es, Python and all installed packages of PACKAGES."""
+    result = {"hpc_es": __version__, "python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            result[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return result
+
+
+def environment_info(mpi: str, ranks: int) -> dict[str, object]:
+    """Return the provenance that checkpoints store; `mpi` is the name of the MPI library."""
+    return {
+        "versions": versions(),
+        "host": platform.node(),
+        "processor": processor_model(),
+        "system": platform.platform(),
+        "mpi": mpi,
+        "ranks": ranks,
+        "blas_threads": blas_threads(),
+    }
+
+
+def blas_threads() -> int:
+    """Return the number of threads of the linear algebra library, on which results depend."""
+    from threadpoolctl import threadpool_info
+
+    return max((int(pool["num_threads"]) for pool in threadpool_info() if pool["user_api"] == "blas"), default=1)
+
+
+def as_comment(provenance: Mapping[str, object]) -> str:
+    """Return the provenance as YAML comments, which are appended to the stored config."""
+    plain = json.loads(json.dumps(provenance, default=dataclasses.asdict))
+    flat = {**plain.pop("versions", {}), **plain}
+    return "\n# made with:\n" + "".join(f"#   {name}: {value}\n" for name, value in flat.items())

@@ -15,7 +15,6 @@ from hpc_es.core.data import Json, JsonObject
 from hpc_es.core.errors import CheckpointError, InUseError, RunError, UserError
 from hpc_es.devices.decision import changes as device_changes
 from hpc_es.devices.decision import current_decision
-from hpc_es.storage import provenance
 from hpc_es.storage.checkpoint import Snapshot
 from hpc_es.storage.checkpoint_directory import Store
 from hpc_es.storage.compare import differences
@@ -106,4 +105,4 @@ def _require_same_reference(directory: Path, before: JsonObject, now: Mapping[st
 def full_identity(config: Config, repetition: int = 0) -> JsonObject:
     """Return the values that must not change on resume: experiment, random numbers, and number of BLAS threads."""
     which = {"repetition": repetition} if repetition else {}
-    return {**identity(config), **which, "blas_threads": provenance.blas_threads()}
+    return {**identity(config), **which, "blas_threads": blas_threads()}

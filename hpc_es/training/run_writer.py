@@ -20,13 +20,14 @@ from hpc_es.config.schema import Config, Report
 from hpc_es.core.data import Arrays, JsonObject, Results, Rows, State, without_info
 from hpc_es.core.errors import RunError, UserError
 from hpc_es.core.interfaces import Problem
+from hpc_es.core.machine import as_comment, environment_info
 from hpc_es.core.slurm import this_run
 from hpc_es.devices.decision import current_decision
 from hpc_es.mpi.world import World
 from hpc_es.programs.log import ProgramsLog
 from hpc_es.report.loggers import LoggedRun, Loggers, Status, flat
 from hpc_es.report.progress import Progress
-from hpc_es.storage import metrics_log, provenance, results
+from hpc_es.storage import metrics_log, results
 from hpc_es.storage.checkpoint import Best, Increment, Snapshot, is_full
 from hpc_es.storage.files import remove_leftovers, write_json, write_text, written
 from hpc_es.storage.line_logs import EvaluationsLog, FailuresLog
@@ -132,7 +133,7 @@ class RunWriter(Recorder):
         super().__init__(config, problem, old.state if old else None)
         self.directory, self._world, self._opened = opened.directory, world, opened
         current = {
-            **provenance.environment_info(world.library, world.size),
+            **environment_info(world.library, world.size),
             **(decision.provenance(world) if (decision := current_decision()) else {}),
             **problem.environment_info(),
             "import_paths": list(registry.import_directories()),
@@ -155,7 +156,7 @@ class RunWriter(Recorder):
         for name in (CONFIG, STATUS):
             remove_leftovers(self.directory / name)
         self._text, self._hash = dump(config), config_hash(config)
-        write_text(self.directory / CONFIG, self._text + provenance.as_comment(self._provenance))
+        write_text(self.directory / CONFIG, self._text + as_comment(self._provenance))
         self.progress = Progress(self.directory, config.stop, show_progress, getattr(config.task, "goal", None))
         self._open_logs(old)
         self._failures = FailuresLog(self.directory, keep=bool(old))
