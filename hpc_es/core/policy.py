@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
-from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,7 @@ from hpc_es.core.population import Layout, Population
 # A tree of arrays, such as the memory of a recurrent policy or the named parts of its parameters. In compiled code the
 # arrays are those of the compiling library.
 Tree: TypeAlias = "Array | Sequence[Tree] | Mapping[str, Tree]"
+Tensor: TypeAlias = Any  # an array of NumPy, TensorFlow or JAX, in code that all of them execute
 
 
 class Actor(Protocol):

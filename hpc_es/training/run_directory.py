@@ -13,6 +13,7 @@ from hpc_es.config.schema import Config
 from hpc_es.core import extras
 from hpc_es.core.data import Json, JsonObject
 from hpc_es.core.errors import CheckpointError, InUseError, RunError, UserError
+from hpc_es.core.machine import blas_threads
 from hpc_es.devices.decision import changes as device_changes
 from hpc_es.devices.decision import current_decision
 from hpc_es.storage.checkpoint import Snapshot

@@ -57,11 +57,11 @@ from hpc_es.core.data import (
 from hpc_es.core.errors import UserError
 from hpc_es.core.interfaces import Needs, TrajectoryProblem
 from hpc_es.core.keys import Purpose
-from hpc_es.core.policy import Actor, Batch, OnStep, Policy
+from hpc_es.core.policy import Actor, Batch, OnStep, Policy, Tensor
 from hpc_es.core.population import unperturbed
 
 if TYPE_CHECKING:
-    from hpc_es.algorithms.actor_critic.graph import Loss, Tensor
+    from hpc_es.algorithms.actor_critic.graph import Loss
     from hpc_es.policies.networks.differentiable import DifferentiableNetwork
 from collections.abc import Iterator
 from typing import Literal

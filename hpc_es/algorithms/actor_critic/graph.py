@@ -20,16 +20,14 @@ import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, TypeAlias
 
 import numpy as np
 
 from hpc_es.bandits.setting import REWARD_SLOTS, BanditInputs
+from hpc_es.core.policy import Tensor
 from hpc_es.policies.networks.differentiable import DifferentiableNetwork
 from hpc_es.policies.networks.layers import Memory
 from hpc_es.policies.networks.tensorflow_actors import tensorflow
-
-Tensor: TypeAlias = Any  # of TensorFlow, or an array
 
 # Returns and advantages; arrays are [steps, ...], `xp` is NumPy or TensorFlow.
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from types import ModuleType
 
-from hpc_es.core.policy import Policy
+from hpc_es.core.policy import Policy, Tensor
 from hpc_es.policies.lstm import LSTM
 from hpc_es.policies.mlp import MLP
 from hpc_es.policies.networks.layers import (
@@ -62,8 +62,8 @@ class DifferentiableNetwork:
         return self.activation is None
 
     def __call__(
-        self, tf: Any, theta: Any, inputs: Any, unroll: int | None = None, memory: Memory = ()
-    ) -> tuple[Any, Any]:
+        self, tf: ModuleType, theta: Tensor, inputs: Tensor, unroll: int | None = None, memory: Memory = ()
+    ) -> tuple[Tensor, Tensor]:
         """Return (outputs [steps, rows, outputs], features [steps, rows, features]) of inputs [steps, rows, inputs].
 
         A row is an episode; theta is [params]; shapes are static. For `unroll` see `lstm_sequence`. `memory` is the
@@ -76,14 +76,14 @@ class DifferentiableNetwork:
         outputs, flat = dense(tf.matmul, activate, self._layers(tf, theta), flat)
         return tf.reshape(outputs, (steps, rows, self.outputs)), tf.reshape(flat, (steps, rows, self.features))
 
-    def _recurrent(self, tf: Any, theta: Any, inputs: Any, unroll: int | None, memory: Memory) -> Any:
+    def _recurrent(self, tf: ModuleType, theta: Tensor, inputs: Tensor, unroll: int | None, memory: Memory) -> Tensor:
         arrays = self.arrays(tf, theta)
         for number in range(len(self.widths) - 2):
             kernel, bias = arrays[f"lstm_{number}_kernel"], arrays[f"lstm_{number}_bias"]
             inputs = lstm_sequence(tf, inputs, kernel, bias, unroll, memory[number] if memory else None)
         return inputs
 
-    def _layers(self, tf: Any, theta: Any) -> list[tuple[Any, Any]]:
+    def _layers(self, tf: ModuleType, theta: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Return (weights, biases) of the feed-forward layers, the output layer last."""
         if self.is_recurrent:
             arrays = self.arrays(tf, theta)
@@ -97,11 +97,11 @@ class DifferentiableNetwork:
         assert start == Layers(self.widths, self.bias).layout.size
         return layers
 
-    def arrays(self, tf: Any, theta: Any) -> dict[str, Any]:
+    def arrays(self, tf: ModuleType, theta: Tensor) -> dict[str, Tensor]:
         """Return the parameters of an LSTM by name, from theta [params]."""
         return lstm_layout(self.inputs, self.widths[1:-1], self.outputs).split(theta, tf.reshape)
 
-    def memory(self, tf: Any, rows: int, dtype: Any) -> Memory:
+    def memory(self, tf: ModuleType, rows: int, dtype: object) -> Memory:
         """Return h and c of each LSTM layer at the start of an episode, [rows, units] of zeros."""
         return tuple((tf.zeros((rows, n), dtype), tf.zeros((rows, n), dtype)) for n in self.widths[1:-1])
 
@@ -109,7 +109,7 @@ class DifferentiableNetwork:
         """Return the shape [rows, 2, units] of h and c of each LSTM layer; [] for a feed-forward network."""
         return [(rows, 2, units) for units in self.widths[1:-1]] if self.is_recurrent else []
 
-    def step(self, tf: Any, theta: Any, inputs: Any, memory: Memory) -> tuple[Any, Memory]:
+    def step(self, tf: ModuleType, theta: Tensor, inputs: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
         """Return (outputs [rows, outputs], new memory) of one step, from inputs [rows, inputs]."""
         if self.is_recurrent:
             return lstm_step(TensorFlowOps(tf), self.arrays(tf, theta), inputs, memory)

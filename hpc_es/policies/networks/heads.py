@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from types import ModuleType
+from typing import Literal, Protocol
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from hpc_es.core.data import (
     flat_observations,
 )
 from hpc_es.core.errors import ConfigError
+from hpc_es.core.policy import Tensor
 
 ActionBounds = Literal["clip", "squash"]  # how outputs become Box actions within their bounds
 
@@ -86,7 +88,7 @@ class Head:
         within: Array = np.clip(binned, low, high)  # the sum may round to an ulp outside
         return within
 
-    def pure(self, xp: Any, outputs: Any) -> Any:
+    def pure(self, xp: ModuleType, outputs: Tensor) -> Tensor:
         """Return the action of one row, from [outputs], over an array namespace such as `jax.numpy`."""
         if isinstance(self.space, Discrete):
             return xp.argmax(outputs) + self.space.start
@@ -127,13 +129,13 @@ def normalise(observations: Float32, normaliser: Normaliser) -> Float32:
     return np.clip(observations, -clip, clip, out=observations)
 
 
-def normalised(xp: Any, observations: Any, normaliser: tuple[Any, Any, Any]) -> Any:
+def normalised(xp: ModuleType, observations: Tensor, normaliser: tuple[Tensor, Tensor, Tensor]) -> Tensor:
     """Return normalised observations over an array namespace; mean, deviation and clip may be traced arrays."""
     mean, deviation, clip = normaliser
     return xp.minimum(xp.maximum((observations - mean) / deviation, -clip), clip)
 
 
-def normalise_in_tensorflow(tf: Any, observations: Any, normaliser: tuple[Any, Any, Any]) -> Any:
+def normalise_in_tensorflow(tf: ModuleType, observations: Tensor, normaliser: tuple[Tensor, Tensor, Tensor]) -> Tensor:
     """Return normalised observations as a tensor, [rows, observations]."""
     mean, deviation, clip = normaliser
     return tf.clip_by_value((observations - mean) / deviation, -clip, clip)

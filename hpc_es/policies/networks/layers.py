@@ -14,11 +14,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
-from typing import Any, Literal, Protocol
+from types import ModuleType
+from typing import Literal, Protocol
 
 import numpy as np
 
 from hpc_es.core.data import Float32, Float64
+from hpc_es.core.policy import Tensor
 from hpc_es.core.population import Layout, Shape
 from hpc_es.policies.networks.heads import ActionHead
 
@@ -47,9 +49,9 @@ ACTIVATIONS: dict[str, Callable[[Float32], Float32]] = {
 }
 
 
-def array_activation(xp: Any, name: str) -> Callable[[Any], Any]:
+def array_activation(xp: ModuleType, name: str) -> Callable[[Tensor], Tensor]:
     """Return the activation over an array namespace, such as `jax.numpy`; it returns a new array."""
-    functions: dict[str, Callable[[Any], Any]] = {
+    functions: dict[str, Callable[[Tensor], Tensor]] = {
         "tanh": xp.tanh,
         "relu": lambda x: xp.maximum(x, 0),
         "leaky_relu": lambda x: xp.maximum(x, LEAK * x),
@@ -58,9 +60,9 @@ def array_activation(xp: Any, name: str) -> Callable[[Any], Any]:
     return functions[name]
 
 
-def tensorflow_activation(tf: Any, name: str) -> Callable[[Any], Any]:
+def tensorflow_activation(tf: ModuleType, name: str) -> Callable[[Tensor], Tensor]:
     """Return the activation for tensors."""
-    functions: dict[str, Callable[[Any], Any]] = {
+    functions: dict[str, Callable[[Tensor], Tensor]] = {
         "tanh": tf.tanh,
         "relu": tf.nn.relu,
         "leaky_relu": lambda x: tf.nn.leaky_relu(x, LEAK),
@@ -70,11 +72,11 @@ def tensorflow_activation(tf: Any, name: str) -> Callable[[Any], Any]:
 
 
 def dense(
-    matmul: Callable[[Any, Any], Any],
-    activate: Callable[[Any], Any] | None,
-    layers: Sequence[tuple[Any, Any]],
-    x: Any,
-) -> tuple[Any, Any]:
+    matmul: Callable[[Tensor, Tensor], Tensor],
+    activate: Callable[[Tensor], Tensor] | None,
+    layers: Sequence[tuple[Tensor, Tensor]],
+    x: Tensor,
+) -> tuple[Tensor, Tensor]:
     """Return (outputs [..., outputs], features [..., features]) of a feed-forward network from x [..., inputs].
 
     Features are the inputs of the last layer. `layers` are (weights [..., inputs, outputs], biases [..., outputs]);
@@ -129,30 +131,30 @@ def glorot_uniform(rng: np.random.Generator, shape: Shape) -> Float32:
     return rng.uniform(-bound, bound, shape).astype(np.float32)
 
 
-Memory = tuple[tuple[Any, Any], ...]  # (h, c) of each layer
+Memory = tuple[tuple[Tensor, Tensor], ...]  # (h, c) of each layer
 FORGET_BIAS = 1.0  # added to f; not a part of the bias b
 
 
 class GateOps(Protocol):
     """The functions of an array library that `lstm_gates` uses."""
 
-    def tanh(self, x: Any) -> Any:
+    def tanh(self, x: Tensor) -> Tensor:
         """Return tanh(x), elementwise."""
 
-    def sigmoid(self, x: Any) -> Any:
+    def sigmoid(self, x: Tensor) -> Tensor:
         """Return 1 / (1 + exp(-x)), elementwise."""
 
-    def split(self, x: Any, parts: int) -> Sequence[Any]:
+    def split(self, x: Tensor, parts: int) -> Sequence[Tensor]:
         """Split the last axis into equal parts."""
 
 
 class LayerOps(GateOps, Protocol):
     """The functions of an array library that `lstm_step` uses."""
 
-    def joined(self, x: Any, h: Any) -> Any:
+    def joined(self, x: Tensor, h: Tensor) -> Tensor:
         """Return [x, h], concatenated along the last axis."""
 
-    def product(self, x: Any, kernel: Any) -> Any:
+    def product(self, x: Tensor, kernel: Tensor) -> Tensor:
         """Return the matrix product x K."""
 
 
@@ -161,13 +163,13 @@ def lstm_cell_shapes(inputs: int, units: int) -> dict[str, tuple[int, ...]]:
     return {"kernel": (inputs + units, 4 * units), "bias": (4 * units,)}
 
 
-def lstm_step(ops: LayerOps, arrays: Mapping[str, Any], x: Any, memory: Memory) -> tuple[Any, Memory]:
+def lstm_step(ops: LayerOps, arrays: Mapping[str, Tensor], x: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
     """Return (outputs [..., outputs], new memory) of one step of all layers, from x [..., observations].
 
     The memory is h and c [..., units] of each layer. `arrays` are the parts of `lstm_layout` by name: kernels that
     `ops.product` takes, and biases that can be added.
     """
-    new_memory: list[tuple[Any, Any]] = []
+    new_memory: list[tuple[Tensor, Tensor]] = []
     for number, (h, c) in enumerate(memory):
         z = ops.product(ops.joined(x, h), arrays[f"lstm_{number}_kernel"]) + arrays[f"lstm_{number}_bias"]
         new_memory.append(lstm_gates(ops, z, c))
@@ -175,7 +177,7 @@ def lstm_step(ops: LayerOps, arrays: Mapping[str, Any], x: Any, memory: Memory) 
     return ops.product(x, arrays["output_kernel"]) + arrays["output_bias"], tuple(new_memory)
 
 
-def lstm_gates(ops: GateOps, z: Any, c: Any) -> tuple[Any, Any]:
+def lstm_gates(ops: GateOps, z: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
     """Return the new (h, c), [..., units] each, from z [..., 4 * units] = [x, h] K + b and the previous c."""
     i, j, f, o = ops.split(z, 4)
     c = c * ops.sigmoid(f + FORGET_BIAS) + ops.sigmoid(i) * ops.tanh(j)
@@ -225,32 +227,32 @@ class InPlaceGates:
 class TensorFlowOps:
     """`LayerOps` for tensors."""
 
-    def __init__(self, tf: Any) -> None:
+    def __init__(self, tf: ModuleType) -> None:
         self.tanh, self.sigmoid = tf.tanh, tf.sigmoid
         self._tf, self.product = tf, tf.matmul
 
-    def split(self, x: Any, parts: int) -> Sequence[Any]:
-        split: Sequence[Any] = self._tf.split(x, parts, axis=-1)
+    def split(self, x: Tensor, parts: int) -> Sequence[Tensor]:
+        split: Sequence[Tensor] = self._tf.split(x, parts, axis=-1)
         return split
 
-    def joined(self, x: Any, h: Any) -> Any:
+    def joined(self, x: Tensor, h: Tensor) -> Tensor:
         return self._tf.concat([x, h], -1)
 
 
 class ArrayOps:
     """`LayerOps` for one row over an array namespace, such as `jax.numpy`."""
 
-    def __init__(self, xp: Any) -> None:
+    def __init__(self, xp: ModuleType) -> None:
         self.tanh, self.product, self._xp = xp.tanh, xp.matmul, xp
 
-    def sigmoid(self, x: Any) -> Any:
+    def sigmoid(self, x: Tensor) -> Tensor:
         return 0.5 * (self._xp.tanh(0.5 * x) + 1)
 
-    def split(self, x: Any, parts: int) -> Sequence[Any]:
-        split: Sequence[Any] = self._xp.split(x, parts, axis=-1)
+    def split(self, x: Tensor, parts: int) -> Sequence[Tensor]:
+        split: Sequence[Tensor] = self._xp.split(x, parts, axis=-1)
         return split
 
-    def joined(self, x: Any, h: Any) -> Any:
+    def joined(self, x: Tensor, h: Tensor) -> Tensor:
         return self._xp.concatenate([x, h])
 
 
@@ -299,14 +301,14 @@ class MLPNetwork:
     activation: str
     head: ActionHead
 
-    def parameters(self, xp: Any, theta: Any) -> list[tuple[Any, Any]]:
+    def parameters(self, xp: ModuleType, theta: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Return (weights [inputs, outputs], biases [outputs]) of each layer from theta [params]."""
         matrices = self.layers.matrices(theta)
         if self.layers.bias:
             return [(matrix[:-1], matrix[-1]) for matrix in matrices]
         return [(matrix, xp.zeros(matrix.shape[1], matrix.dtype)) for matrix in matrices]
 
-    def step(self, xp: Any, parameters: Any, memory: Any, observations: Any) -> tuple[Any, Any]:
+    def step(self, xp: ModuleType, parameters: Tensor, memory: Tensor, observations: Tensor) -> tuple[Tensor, Tensor]:
         """Return (the unchanged memory, outputs [outputs]) of one row, from [observations], over an array namespace."""
         outputs, _ = dense(xp.matmul, array_activation(xp, self.activation), parameters, observations)
         return memory, outputs
@@ -345,15 +347,15 @@ class LSTMNetwork:
     layout: Layout
     head: ActionHead
 
-    def parameters(self, xp: Any, theta: Any) -> dict[str, Any]:
+    def parameters(self, xp: ModuleType, theta: Tensor) -> dict[str, Tensor]:
         """Return the parts of theta [params] by name."""
         return self.layout.split(theta, xp.reshape)
 
-    def step(self, xp: Any, parameters: Any, memory: Memory, observations: Any) -> tuple[Memory, Any]:
+    def step(self, xp: ModuleType, parameters: Tensor, memory: Memory, observations: Tensor) -> tuple[Memory, Tensor]:
         """Return (new memory, outputs [outputs]) of one row, from [observations], over an array namespace."""
         outputs, new_memory = lstm_step(ArrayOps(xp), parameters, observations, memory)
         return new_memory, outputs
 
-    def initial_memory(self, xp: Any) -> Memory:
+    def initial_memory(self, xp: ModuleType) -> Memory:
         """Return h and c of each layer at the start of an episode, float32[units] of zeros."""
         return tuple((xp.zeros(units, np.float32), xp.zeros(units, np.float32)) for units in self.hidden_dims)

@@ -11,7 +11,7 @@ import functools
 import os
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Any
+from types import ModuleType
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ import numpy.typing as npt
 from hpc_es.core.data import Array, Float32, Normaliser
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.extras import missing_text
+from hpc_es.core.policy import Tensor
 from hpc_es.devices.tensorflow_setup import import_tensorflow
 from hpc_es.policies.networks.heads import normalise_in_tensorflow
 from hpc_es.policies.networks.layers import (
@@ -35,7 +36,7 @@ from hpc_es.policies.networks.layers import (
 
 
 @functools.cache
-def tensorflow() -> Any:
+def tensorflow() -> ModuleType:
     """Import and configure TensorFlow; ConfigError if it is not installed."""
     if text := missing_text("tensorflow"):
         raise ConfigError([("policy.backend", f"is tensorflow, which needs {text}, or choose numpy")])
@@ -52,8 +53,13 @@ def tensorflow() -> Any:
 
 
 def lstm_sequence(
-    tf: Any, x: Any, kernel: Any, bias: Any, unroll: int | None = None, first: tuple[Any, Any] | None = None
-) -> Any:
+    tf: ModuleType,
+    x: Tensor,
+    kernel: Tensor,
+    bias: Tensor,
+    unroll: int | None = None,
+    first: tuple[Tensor, Tensor] | None = None,
+) -> Tensor:
     """Return h of every step, [steps, rows, units], from x [steps, rows, inputs]; `steps` is static.
 
     `first` are h and c [rows, units] before the first step, which get no gradient; None: zeros. With `unroll` the
@@ -70,17 +76,19 @@ def lstm_sequence(
 
 
 @functools.cache
-def _recurrent(tf: Any, unroll: int | None) -> Callable[..., Any]:
+def _recurrent(tf: ModuleType, unroll: int | None) -> Callable[..., Tensor]:
     """Return a function from (x K_x + b [steps, rows, 4 * units], K_h [units, 4 * units]) to h [steps, rows, units].
 
     Initial h and c [rows, units] are optional third and fourth arguments.
     """
 
-    def recurrent(inputs: Any, kernel: Any, *first: Any) -> tuple[Any, Callable[[Any], tuple[Any, ...]]]:
+    def recurrent(
+        inputs: Tensor, kernel: Tensor, *first: Tensor
+    ) -> tuple[Tensor, Callable[[Tensor], tuple[Tensor, ...]]]:
         activations, c, h = _forwards(tf, inputs, kernel, *first)
         first_h, first_c = first or (None, None)
 
-        def backwards(dh: Any) -> tuple[Any, ...]:
+        def backwards(dh: Tensor) -> tuple[Tensor, ...]:
             dz = _backwards(tf, activations, c, dh, kernel, unroll, first_c)
             units, gates = kernel.shape
             previous_h = tf.reshape(_previous(tf, h, first_h), [-1, units])
@@ -89,17 +97,17 @@ def _recurrent(tf: Any, unroll: int | None) -> Callable[..., Any]:
 
         return h, backwards
 
-    function: Callable[..., Any] = tf.custom_gradient(recurrent)
+    function: Callable[..., Tensor] = tf.custom_gradient(recurrent)
     return function
 
 
-def _forwards(tf: Any, inputs: Any, kernel: Any, *first: Any) -> tuple[Any, Any, Any]:
+def _forwards(tf: ModuleType, inputs: Tensor, kernel: Tensor, *first: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return the activations of the gates [steps, rows, 4 * units], c and h [steps, rows, units]."""
     steps, units = inputs.shape[0], kernel.shape[0]
     zero = tf.zeros([tf.shape(inputs)[1], units], inputs.dtype)
     (unstacked,) = _unstacked(tf, inputs)
 
-    def step(t: Any, h: Any, c: Any, *kept: Any) -> tuple[Any, ...]:
+    def step(t: Tensor, h: Tensor, c: Tensor, *kept: Tensor) -> tuple[Tensor, ...]:
         i, j, f, o = tf.split(unstacked.read(t) + tf.matmul(h, kernel), 4, axis=-1)
         i, j, f, o = tf.sigmoid(i), tf.tanh(j), tf.sigmoid(f + FORGET_BIAS), tf.sigmoid(o)
         c = c * f + i * j
@@ -114,7 +122,9 @@ def _forwards(tf: Any, inputs: Any, kernel: Any, *first: Any) -> tuple[Any, Any,
     return activations.stack(), c.stack(), h.stack()
 
 
-def _backwards(tf: Any, activations: Any, c: Any, dh: Any, kernel: Any, unroll: int | None, first_c: Any) -> Any:
+def _backwards(
+    tf: ModuleType, activations: Tensor, c: Tensor, dh: Tensor, kernel: Tensor, unroll: int | None, first_c: Tensor
+) -> Tensor:
     """Return dz of all steps, [steps, rows, 4 * units], computed from the last step to the first."""
     steps, units = activations.shape[0], kernel.shape[0]
     i, j, f, o = tf.split(activations, 4, axis=-1)
@@ -128,7 +138,7 @@ def _backwards(tf: Any, activations: Any, c: Any, dh: Any, kernel: Any, unroll: 
     f_next = f_next if unroll is None else f_next * passes[:, tf.newaxis, tf.newaxis]
     unstacked = _unstacked(tf, slope, through_h, f_next, dh)
 
-    def step(t: Any, dz: Any, dc: Any, kept: Any) -> tuple[Any, ...]:
+    def step(t: Tensor, dz: Tensor, dc: Tensor, kept: Tensor) -> tuple[Tensor, ...]:
         slope, through_h, f_next, dh = (array.read(t) for array in unstacked)
         dz = dz if unroll is None else dz * passes[t]
         dh = dh + tf.matmul(dz, kernel, transpose_b=True)
@@ -142,13 +152,13 @@ def _backwards(tf: Any, activations: Any, c: Any, dh: Any, kernel: Any, unroll: 
     return dz.stack()
 
 
-def _previous(tf: Any, sequence: Any, first: Any = None) -> Any:
+def _previous(tf: ModuleType, sequence: Tensor, first: Tensor = None) -> Tensor:
     """Return for each step the value of the step before it; for the first step `first`, or zeros."""
     begin = tf.zeros_like(sequence[:1]) if first is None else first[tf.newaxis]
     return tf.concat([begin, sequence[:-1]], axis=0)
 
 
-def _unstacked(tf: Any, *tensors: Any) -> Sequence[Any]:
+def _unstacked(tf: ModuleType, *tensors: Tensor) -> Sequence[Tensor]:
     """Return a TensorArray of the steps of each tensor."""
     return [
         tf.TensorArray(tensor.dtype, tensor.shape[0], element_shape=tensor.shape[1:]).unstack(tensor)
@@ -157,15 +167,17 @@ def _unstacked(tf: Any, *tensors: Any) -> Sequence[Any]:
 
 
 @functools.cache
-def compiled_mlp(activation: str, widths: tuple[int, ...], normalised: bool) -> Callable[..., Any]:
+def compiled_mlp(activation: str, widths: tuple[int, ...], normalised: bool) -> Callable[..., Tensor]:
     """Return the forward pass as a tf.function of (observations, normaliser, layers), traced once per architecture."""
     tf = tensorflow()
     activate = tensorflow_activation(tf, activation)
 
-    def spec(*shape: int | None) -> Any:
+    def spec(*shape: int | None) -> Tensor:
         return tf.TensorSpec(shape, tf.float32)
 
-    def forward(observations: Any, normaliser: tuple[Any, Any, Any], layers: tuple[tuple[Any, Any], ...]) -> Any:
+    def forward(
+        observations: Tensor, normaliser: tuple[Tensor, Tensor, Tensor], layers: tuple[tuple[Tensor, Tensor], ...]
+    ) -> Tensor:
         if normalised:
             observations = normalise_in_tensorflow(tf, observations, normaliser)
         outputs, _ = dense(tf.matmul, activate, layers, observations[:, tf.newaxis, :])
@@ -173,7 +185,7 @@ def compiled_mlp(activation: str, widths: tuple[int, ...], normalised: bool) -> 
 
     shapes = tuple((spec(None, n, m), spec(None, 1, m)) for n, m in pairwise(widths))
     n = widths[0]
-    function: Callable[..., Any] = tf.function(
+    function: Callable[..., Tensor] = tf.function(
         forward, input_signature=(spec(None, n), (spec(n), spec(n), spec()), shapes)
     )
     return function
@@ -190,7 +202,7 @@ class TensorFlowMLPActor:
         self._forward = compiled_mlp(network.activation, network.layers.widths, normaliser is not None)
         self._bind(stack)
 
-    def _tensor(self, array: Any) -> Any:
+    def _tensor(self, array: Tensor) -> Tensor:
         return self._tf.constant(array, self._tf.float32)
 
     def _bind(self, stack: Float32) -> None:
@@ -212,14 +224,16 @@ class TensorFlowMLPActor:
 @functools.cache
 def compiled_lstm(
     observations: int, hidden_dims: tuple[int, ...], outputs: int, normalised: bool
-) -> Callable[..., Any]:
+) -> Callable[..., Tensor]:
     """Return a step as a tf.function of (observations, normaliser, arrays, memory), traced once per architecture."""
     tf = tensorflow()
 
-    def spec(*shape: int | None) -> Any:
+    def spec(*shape: int | None) -> Tensor:
         return tf.TensorSpec(shape, tf.float32)
 
-    def forward(x: Any, normaliser: tuple[Any, Any, Any], arrays: dict[str, Any], memory: Memory) -> Any:
+    def forward(
+        x: Tensor, normaliser: tuple[Tensor, Tensor, Tensor], arrays: dict[str, Tensor], memory: Memory
+    ) -> Tensor:
         if normalised:
             x = normalise_in_tensorflow(tf, x, normaliser)
         outputs, new_memory = lstm_step(TensorFlowOps(tf), arrays, x[:, tf.newaxis, :], memory)
@@ -229,7 +243,7 @@ def compiled_lstm(
     arrays = {name: spec(None, *(shape if len(shape) == 2 else (1, *shape))) for name, shape in shapes.items()}
     memory = tuple((spec(None, 1, units), spec(None, 1, units)) for units in hidden_dims)
     normaliser = (spec(observations), spec(observations), spec())
-    function: Callable[..., Any] = tf.function(
+    function: Callable[..., Tensor] = tf.function(
         forward, input_signature=(spec(None, observations), normaliser, arrays, memory)
     )
     return function
@@ -249,10 +263,10 @@ class TensorFlowLSTMActor:
         )
         self._bind(stack)
 
-    def _tensor(self, array: Any) -> Any:
+    def _tensor(self, array: Tensor) -> Tensor:
         return self._tf.constant(array, self._tf.float32)
 
-    def _zeros(self, rows: int, units: int) -> Any:
+    def _zeros(self, rows: int, units: int) -> Tensor:
         return self._tf.zeros((rows, 1, units), self._tf.float32)
 
     def _bind(self, stack: Float32) -> None:

@@ -13,10 +13,10 @@ apply a time limit, so the wrappers of gymnax and Brax that do are not used. Lib
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from subprocess import CalledProcessError
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -24,12 +24,18 @@ import numpy as np
 
 from hpc_es.config.registry import import_function
 from hpc_es.core import extras
-from hpc_es.core.data import Actions, Box, Discrete, MultiDiscrete, ObservationSpec, Spaces, flat_observations
+from hpc_es.core.data import Actions, Box, Discrete, Keywords, MultiDiscrete, ObservationSpec, Spaces, flat_observations
 from hpc_es.core.errors import ConfigError, nearest
 from hpc_es.core.quiet import take_mujoco_warnings
 
 MEMBERS = ("reset", "step", "observations", "actions", "limit")
 KEY = "threefry2x32"  # explicit, since users can change JAX's default
+
+
+JaxArray: TypeAlias = Any  # an array of JAX, or a tracer of one
+EnvState: TypeAlias = Any  # the state of an environment: a tree of JAX arrays
+Stepped: TypeAlias = tuple[EnvState, JaxArray, JaxArray, JaxArray]  # state, observation, reward, terminated
+LibraryObject: TypeAlias = Any  # an environment or a space of one of the libraries
 
 
 class Environment(Protocol):
@@ -43,11 +49,11 @@ class Environment(Protocol):
         """The size of a flat observation, or the shape and dtype of another one."""
         ...
 
-    def reset(self, key: Any) -> tuple[Any, Any]:
+    def reset(self, key: JaxArray) -> tuple[EnvState, JaxArray]:
         """Return (state, observation) of a new episode, from a key of `jax.random`."""
         ...
 
-    def step(self, key: Any, state: Any, action: Any) -> tuple[Any, Any, Any, Any]:
+    def step(self, key: JaxArray, state: EnvState, action: JaxArray) -> Stepped:
         """Return (state, observation, reward, terminated) after an action."""
         ...
 
@@ -61,21 +67,21 @@ class Traced:
 
     inner: Environment
     spaces: Spaces
-    template: Any  # of the inner environment's state: a tree of `jax.ShapeDtypeStruct`
+    template: EnvState  # of the inner environment's state: a tree of `jax.ShapeDtypeStruct`
 
-    def reset(self, key: Any) -> tuple[Any, Any]:
+    def reset(self, key: JaxArray) -> tuple[EnvState, JaxArray]:
         """Return (state, observation [*shape])."""
         state, observation = self.inner.reset(key)
         return like(self.template, state), self._as_specified(observation)
 
-    def step(self, key: Any, state: Any, action: Any) -> tuple[Any, Any, Any, Any]:
+    def step(self, key: JaxArray, state: EnvState, action: JaxArray) -> Stepped:
         """Return (state, observation [*shape], reward float32[], terminated bool[])."""
         state, observation, reward, terminated = self.inner.step(key, with_keys(self.template, state), action)
         reward, ended = single(reward, "reward"), single(terminated, "end")
         observation = self._as_specified(observation)
         return like(self.template, state), observation, reward.astype(jnp.float32), ended.astype(bool)
 
-    def _as_specified(self, observation: Any) -> Any:
+    def _as_specified(self, observation: JaxArray) -> JaxArray:
         spec = self.spaces.observations
         array = jnp.asarray(observation)
         return (jnp.ravel(array) if spec.is_flat else array).astype(spec.dtype)
@@ -109,7 +115,7 @@ def traced(environment: Environment, name: str) -> Traced:
     return result
 
 
-def require_array(observation: Any, name: str) -> None:
+def require_array(observation: JaxArray, name: str) -> None:
     """Raise ConfigError unless the observation is one array."""
     if hasattr(observation, "shape"):
         return
@@ -119,7 +125,7 @@ def require_array(observation: Any, name: str) -> None:
     raise ConfigError([("task.env_id", f"{text} {type(observation).__name__}{keys}: {remedy}")])
 
 
-def single(value: Any, name: str) -> Any:
+def single(value: JaxArray, name: str) -> JaxArray:
     """Return the value as an array of shape (); ConfigError if it has several numbers, such as one per agent."""
     array = jnp.asarray(value)
     if array.size != 1:
@@ -128,17 +134,17 @@ def single(value: Any, name: str) -> Any:
     return array.reshape(())
 
 
-def example(actions: Actions) -> Any:
+def example(actions: Actions) -> JaxArray:
     """Return the shape and dtype of one action."""
     if isinstance(actions, Box):
         return jax.ShapeDtypeStruct(actions.low.shape, np.float32)
     return jax.ShapeDtypeStruct((len(actions.counts),) if isinstance(actions, MultiDiscrete) else (), np.int32)
 
 
-def like(template: Any, state: Any) -> Any:
+def like(template: EnvState, state: EnvState) -> EnvState:
     """Return the state with the shapes and dtypes of the template, which the state of a compiled loop must keep."""
 
-    def convert(expected: Any, value: Any) -> Any:
+    def convert(expected: JaxArray, value: JaxArray) -> JaxArray:
         if is_key(expected):
             return jax.random.key_data(value)
         return jnp.asarray(value, expected.dtype).reshape(expected.shape)
@@ -146,39 +152,36 @@ def like(template: Any, state: Any) -> Any:
     return jax.tree.map(convert, template, state)
 
 
-def with_keys(template: Any, state: Any) -> Any:
+def with_keys(template: EnvState, state: EnvState) -> EnvState:
     """Return the state with the data of keys converted back to keys of `jax.random`."""
 
-    def convert(expected: Any, value: Any) -> Any:
+    def convert(expected: JaxArray, value: JaxArray) -> JaxArray:
         return jax.random.wrap_key_data(value, impl=KEY) if is_key(expected) else value
 
     return jax.tree.map(convert, template, state)
 
 
-def is_key(array: Any) -> bool:
+def is_key(array: JaxArray) -> bool:
     """Return whether an array consists of keys of `jax.random`, a dtype that NumPy does not have."""
     return bool(jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key))
 
 
-def zeros(template: Any, rows: int) -> Any:
+def zeros(template: EnvState, rows: int) -> EnvState:
     """Return a tree of zeros [rows, ...] with the shapes and dtypes of the template."""
 
-    def convert(expected: Any) -> Any:
+    def convert(expected: JaxArray) -> JaxArray:
         plain = jax.eval_shape(jax.random.key_data, expected) if is_key(expected) else expected
         return np.zeros((rows, *plain.shape), plain.dtype)
 
     return jax.tree.map(convert, template)
 
 
-Keywords = Mapping[str, Any]
-
-
 @dataclasses.dataclass
 class Adapted:
     """An environment of a library, as an `Environment`."""
 
-    reset: Callable[[Any], tuple[Any, Any]]
-    step: Callable[[Any, Any, Any], tuple[Any, Any, Any, Any]]
+    reset: Callable[[JaxArray], tuple[EnvState, JaxArray]]
+    step: Callable[[JaxArray, EnvState, JaxArray], Stepped]
     observations: ObservationSpec
     actions: Actions
     limit: int | None
@@ -195,11 +198,11 @@ def gymnax(name: str, keywords: Keywords) -> Adapted:
     space = inner.action_space(params)
     shape = getattr(space, "shape", ())
 
-    def reset(key: Any) -> tuple[Any, Any]:
+    def reset(key: JaxArray) -> tuple[EnvState, JaxArray]:
         observation, state = inner.reset_env(key, params)
         return state, observation
 
-    def step(key: Any, state: Any, action: Any) -> tuple[Any, Any, Any, Any]:
+    def step(key: JaxArray, state: EnvState, action: JaxArray) -> Stepped:
         action = action if hasattr(space, "n") else jnp.reshape(action, shape)
         observation, state, reward, terminated, _ = inner.step_env(key, state, action, params)
         return state, observation, reward, terminated
@@ -237,17 +240,17 @@ def playground(name: str, keywords: Keywords) -> Adapted:
     return _stateful(inner, name, int(inner._config.episode_length))
 
 
-def _stateful(inner: Any, name: str, limit: int) -> Adapted:
+def _stateful(inner: LibraryObject, name: str, limit: int) -> Adapted:
     """Return an environment whose state has `obs`, `reward` and `done`. A dict `obs` must have `state`."""
 
-    def observe(state: Any) -> Any:
+    def observe(state: EnvState) -> JaxArray:
         return state.obs["state"] if isinstance(state.obs, dict) and "state" in state.obs else state.obs
 
-    def reset(key: Any) -> tuple[Any, Any]:
+    def reset(key: JaxArray) -> tuple[EnvState, JaxArray]:
         state = inner.reset(key)
         return state, observe(state)
 
-    def step(key: Any, state: Any, action: Any) -> tuple[Any, Any, Any, Any]:
+    def step(key: JaxArray, state: EnvState, action: JaxArray) -> Stepped:
         state = inner.step(state, action)
         return state, observe(state), state.reward, state.done > 0
 
@@ -263,15 +266,15 @@ def jumanji(name: str, keywords: Keywords) -> Adapted:
     inner = library.make(name, **keywords)
     actions = _of_spec(inner.action_spec, name)
 
-    def observe(timestep: Any) -> Any:
+    def observe(timestep: EnvState) -> JaxArray:
         leaves = jax.tree.leaves(timestep.observation)
         return jnp.concatenate([jnp.ravel(leaf).astype(jnp.float32) for leaf in leaves])
 
-    def reset(key: Any) -> tuple[Any, Any]:
+    def reset(key: JaxArray) -> tuple[EnvState, JaxArray]:
         state, timestep = inner.reset(key)
         return state, observe(timestep)
 
-    def step(key: Any, state: Any, action: Any) -> tuple[Any, Any, Any, Any]:
+    def step(key: JaxArray, state: EnvState, action: JaxArray) -> Stepped:
         state, timestep = inner.step(state, jnp.reshape(action, inner.action_spec.shape))
         return state, observe(timestep), timestep.reward, timestep.last()
 
@@ -288,11 +291,11 @@ def craftax(name: str, keywords: Keywords) -> Adapted:
     inner = make_craftax_env_from_name(name, auto_reset=False)
     params = dataclasses.replace(inner.default_params, **keywords)
 
-    def reset(key: Any) -> tuple[Any, Any]:
+    def reset(key: JaxArray) -> tuple[EnvState, JaxArray]:
         observation, state = inner.reset_env(key, params)
         return state, observation
 
-    def step(key: Any, state: Any, action: Any) -> tuple[Any, Any, Any, Any]:
+    def step(key: JaxArray, state: EnvState, action: JaxArray) -> Stepped:
         observation, state, reward, done, _ = inner.step_env(key, state, action, params)
         return state, observation, reward, done
 
@@ -311,7 +314,7 @@ LIBRARIES: dict[str, Callable[[str, Keywords], Adapted]] = {
 PACKAGES = {"mujoco_playground": "playground"}  # module -> name on PyPI, if it differs
 
 
-def require_known(name: str, known: Any, library: str) -> None:
+def require_known(name: str, known: LibraryObject, library: str) -> None:
     """Raise ConfigError, with the most similar name, unless the library has this environment."""
     names = sorted(map(str, known))
     if name not in names:
@@ -319,7 +322,7 @@ def require_known(name: str, known: Any, library: str) -> None:
         raise ConfigError([("task.env_id", text)])
 
 
-def observation_spec(observation: Callable[[Any], Any], name: str) -> ObservationSpec:
+def observation_spec(observation: Callable[[JaxArray], JaxArray], name: str) -> ObservationSpec:
     """Return the shape and dtype of the observation, by tracing; ConfigError if it is not one array.
 
     Integer arrays of two or more axes, such as images, keep their dtype. A single number is a vector of one.
@@ -330,7 +333,7 @@ def observation_spec(observation: Callable[[Any], Any], name: str) -> Observatio
     return ObservationSpec(array.shape or (1,), np.dtype(array.dtype if keeps_dtype else np.float32))
 
 
-def actions_of(space: Any) -> Box | Discrete:
+def actions_of(space: LibraryObject) -> Box | Discrete:
     """Return the actions of a gymnax space, whose bounds may be numbers or arrays."""
     if hasattr(space, "n"):
         return Discrete(int(space.n))
@@ -339,7 +342,7 @@ def actions_of(space: Any) -> Box | Discrete:
     return Box(low.copy(), high.copy())
 
 
-def _of_spec(spec: Any, name: str) -> Box | Discrete:
+def _of_spec(spec: LibraryObject, name: str) -> Box | Discrete:
     counts = getattr(spec, "num_values", None)
     if counts is not None and np.ndim(counts) == 0:
         return Discrete(int(counts))

@@ -12,30 +12,28 @@ these additions unless fast-math flags are set.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hpc_es.core.data import (
-    Box,
-    Float64,
-    ObservationSpec,
-)
-from hpc_es.core.policy import Pure
+from hpc_es.core.data import Actions, Box, Float64, ObservationSpec
+from hpc_es.core.policy import Pure, Tree
 from hpc_es.policies.networks.heads import normalised
 from hpc_es.tasks.jax_episodes.call_shape import NAN_OBSERVATION, NOT_FINITE, CallShape
-from hpc_es.tasks.jax_episodes.environments import KEY, Traced, zeros
+from hpc_es.tasks.jax_episodes.environments import KEY, EnvState, JaxArray, Traced, zeros
+
+T = TypeVar("T")  # a tree of arrays
 
 
 class Total(NamedTuple):
     """A compensated sum: its value, and the rounding error to subtract."""
 
-    value: Any
-    excess: Any
+    value: JaxArray
+    excess: JaxArray
 
-    def plus(self, term: Any) -> Total:
+    def plus(self, term: JaxArray) -> Total:
         """Return the sum with a further term."""
         corrected = term - self.excess
         value = self.value + corrected
@@ -49,11 +47,11 @@ class Total(NamedTuple):
 class ObservationTotals(NamedTuple):
     """Sums of the observations of a play, as differences from its first observation, to keep squares precise."""
 
-    first: Any  # float32[observations]
+    first: JaxArray  # float32[observations]
     total: Total  # of the differences
     squares: Total
 
-    def plus(self, observation: Any, step: Any, counts: Any) -> ObservationTotals:
+    def plus(self, observation: JaxArray, step: JaxArray, counts: JaxArray) -> ObservationTotals:
         """Return the sums with float32[observations] of a step, numbered from 0, added if `counts` is true."""
         first = jnp.where(step == 0, observation, self.first)
         difference = jnp.where(counts, observation - first, 0)
@@ -63,7 +61,7 @@ class ObservationTotals(NamedTuple):
 def no_observations(rows: int, width: int) -> ObservationTotals:
     """Return sums of no observations, float32[rows, observations]."""
 
-    def zeros() -> Any:
+    def zeros() -> JaxArray:
         return np.zeros((rows, width), np.float32)
 
     return ObservationTotals(zeros(), Total(zeros(), zeros()), Total(zeros(), zeros()))
@@ -75,36 +73,36 @@ WAITING = 8  # when 1 / WAITING of the lanes wait, the others are interrupted an
 class CallInputs(NamedTuple):
     """The arguments of a call."""
 
-    theta: Any  # float32[jobs, params]
-    keys: Any  # uint32[plays, 2], of the environment
-    noise_keys: Any  # uint32[plays, 2], of the actions
-    count: Any  # int32: number of plays; the others are padding
-    reward_offset: Any  # float32
-    noise_std: Any  # float32
-    normaliser: Any  # (mean, deviation, clip), or ()
+    theta: JaxArray  # float32[jobs, params]
+    keys: JaxArray  # uint32[plays, 2], of the environment
+    noise_keys: JaxArray  # uint32[plays, 2], of the actions
+    count: JaxArray  # int32: number of plays; the others are padding
+    reward_offset: JaxArray  # float32
+    noise_std: JaxArray  # float32
+    normaliser: JaxArray  # (mean, deviation, clip), or ()
 
 
 class PlayResults(NamedTuple):
     """The results of plays, final or so far."""
 
     return_: Total
-    signs: Any  # int32: the sum of the rewards' signs
-    length: Any  # int32, in steps
-    failed: Any  # int8: 0, NAN_OBSERVATION or NOT_FINITE
+    signs: JaxArray  # int32: the sum of the rewards' signs
+    length: JaxArray  # int32, in steps
+    failed: JaxArray  # int8: 0, NAN_OBSERVATION or NOT_FINITE
     totals: ObservationTotals | tuple[()]
-    observation: Any  # [*shape], the last
+    observation: JaxArray  # [*shape], the last
 
 
 class Lane(NamedTuple):
     """The state of a lane's episode."""
 
-    play: Any  # int32
-    done: Any  # bool
-    key: Any  # uint32[2], of the steps
-    noise_key: Any  # uint32[2]
-    parameters: Any  # of the policy: a tree of arrays
-    state: Any
-    memory: Any
+    play: JaxArray  # int32
+    done: JaxArray  # bool
+    key: JaxArray  # uint32[2], of the steps
+    noise_key: JaxArray  # uint32[2]
+    parameters: Tree  # of the policy: a tree of arrays
+    state: EnvState
+    memory: Tree
     results: PlayResults  # `observation` is the next input of the policy
 
 
@@ -113,11 +111,11 @@ class Carry(NamedTuple):
 
     lanes: Lane
     results: PlayResults  # [plays]
-    next: Any  # int32: the next play to start
-    steps: Any  # int32: number of steps of the call so far
+    next: JaxArray  # int32: the next play to start
+    steps: JaxArray  # int32: number of steps of the call so far
 
 
-def initial_carry(env: Traced, pure: Pure, parameters: Any, form: CallShape) -> Carry:
+def initial_carry(env: Traced, pure: Pure, parameters: Tree, form: CallShape) -> Carry:
     """Return the carry at the start of a call, without plays. `parameters` are the shapes of one job's parameters."""
     lanes, spec = form.lanes, env.spaces.observations
     lane = Lane(
@@ -141,14 +139,14 @@ def no_results(form: CallShape, rows: int, spec: ObservationSpec) -> PlayResults
     return PlayResults(none, np.zeros(rows, np.int32), np.zeros(rows, np.int32), np.zeros(rows, np.int8), totals, last)
 
 
-def segment(env: Traced, pure: Pure, form: CallShape, carry: Carry, inputs: CallInputs, steps: Any) -> Any:
+def segment(env: Traced, pure: Pure, form: CallShape, carry: Carry, inputs: CallInputs, steps: JaxArray) -> JaxArray:
     """Return (carry, whether plays are left) after `steps` steps, or at the end of all plays."""
     last = carry.steps + steps
 
-    def has_plays(carry: Carry) -> Any:
+    def has_plays(carry: Carry) -> JaxArray:
         return jnp.any(carry.lanes.play < form.plays) | (carry.next < inputs.count)
 
-    def may_step(carry: Carry) -> Any:
+    def may_step(carry: Carry) -> JaxArray:
         live, waiting = ~carry.lanes.done, carry.lanes.done & (carry.lanes.play < form.plays)
         enough = (jnp.sum(waiting) * WAITING >= form.lanes) & (carry.next < inputs.count)
         return jnp.any(live) & ~enough & (carry.steps < last)
@@ -191,25 +189,27 @@ def step_lane(env: Traced, pure: Pure, form: CallShape, lane: Lane, inputs: Call
     return lane._replace(done=done, state=state, memory=memory, results=kept)
 
 
-def step_key(key: Any, step: Any) -> Any:
+def step_key(key: JaxArray, step: JaxArray) -> JaxArray:
     """Return the key of a step, a function of the play's key uint32[2] and the step's number."""
     return jax.random.fold_in(jax.random.wrap_key_data(key, impl=KEY), step)
 
 
-def noisy(space: Any, action: Any, std: Any, key: Any) -> Any:
+def noisy(space: Actions, action: JaxArray, std: JaxArray, key: JaxArray) -> JaxArray:
     """Return a Box action float32[actions] with normal noise, clipped to the bounds."""
+    assert isinstance(space, Box)
     noise = jax.random.normal(key, action.shape, jnp.float32)
     return jnp.minimum(jnp.maximum(action + std * noise, space.low), space.high)
 
 
-def select(condition: Any, this: Any, other: Any) -> Any:
+def select(condition: JaxArray, this: T, other: T) -> T:
     """Return a tree of `this` where the condition is true, else `other`; leaves are [*shape of the condition, ...]."""
 
-    def choose(a: Any, b: Any) -> Any:
+    def choose(a: JaxArray, b: JaxArray) -> JaxArray:
         further = getattr(a, "ndim", 0) - condition.ndim
         return jnp.where(condition.reshape(condition.shape + (1,) * further), a, b)
 
-    return jax.tree.map(choose, this, other)
+    selected: T = jax.tree.map(choose, this, other)
+    return selected
 
 
 def refill(env: Traced, pure: Pure, form: CallShape, carry: Carry, inputs: CallInputs) -> Carry:
@@ -226,7 +226,7 @@ def refill(env: Traced, pure: Pure, form: CallShape, carry: Carry, inputs: CallI
     return carry._replace(lanes=select(taken, new, left), results=results, next=after)
 
 
-def start_play(env: Traced, pure: Pure, form: CallShape, play: Any, inputs: CallInputs) -> Lane:
+def start_play(env: Traced, pure: Pure, form: CallShape, play: JaxArray, inputs: CallInputs) -> Lane:
     """Return a lane at the start of a play."""
     first, steps = jax.random.split(jax.random.wrap_key_data(inputs.keys[play], impl=KEY))
     state, observation = env.reset(first)
