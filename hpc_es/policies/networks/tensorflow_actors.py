@@ -40,7 +40,7 @@ def tensorflow() -> ModuleType:
     """Import and configure TensorFlow; ConfigError if it is not installed."""
     if text := missing_text("tensorflow"):
         raise ConfigError([("policy.backend", f"is tensorflow, which needs {text}, or choose numpy")])
-    tf = import_tensorflow()
+    tf: ModuleType = import_tensorflow()
     threading = tf.config.threading
     with contextlib.suppress(RuntimeError):  # TensorFlow was used before, and its thread pools exist
         if "TF_NUM_INTRAOP_THREADS" not in os.environ and not threading.get_intra_op_parallelism_threads():
