@@ -1,4 +1,4 @@
-"""What results depend on besides the config: versions, processor, cores and threads of this process.
+"""Versions, processor, cores and threads of this process, on which the last bits of results depend.
 
 `hpc_es.main` imports this module before any library that may bind the process to fewer cores.
 """
