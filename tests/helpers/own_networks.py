@@ -62,6 +62,17 @@ def recurrent(observations: Any, outputs: int) -> Any:
     return Recurrent(observations.size, outputs)
 
 
+class Forgetful(Recurrent):
+    """The same with the initial memory in every step."""
+
+    def apply(self, parameters: Any, memory: Any, observation: Any) -> Any:
+        return super().apply(parameters, self.memory(), observation)[0], memory
+
+
+def forgetful(observations: Any, outputs: int) -> Any:
+    return Forgetful(observations.size, outputs)
+
+
 def linen(observations: Any, outputs: int) -> Any:
     import flax.linen as nn
 

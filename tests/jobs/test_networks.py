@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 pytest.importorskip("jax", reason="JAX is not installed here: make test-jax")
 import hpc_es
+from hpc_es import cli
+from hpc_es.core.errors import UserError
 from tests.helpers import runs
 from tests.helpers.harness import ROOT, mpiexec
 from tests.helpers.own_networks import NAMES
@@ -57,3 +61,87 @@ def test_example_runs_from_another_directory(tmp_path: Path) -> None:
     assert done.status == 0, str(done)
     runs.here(config, tmp_path / "one", overrides)
     assert runs.digest(runs.newest(tmp_path / "run")) == runs.digest(runs.newest(tmp_path / "one"))
+
+
+# Compiled episodes.
+
+WALK = """
+seed: 1
+task: {kind: jax_episodes, env_id: "tests.helpers.jax_walk:walk", lanes: 3, jobs_per_call: 4}
+policy: {kind: network, network: "tests.helpers.own_networks:plain"}
+algorithm: {kind: es, population_size: 12, sigma: 0.1}
+noise: {kind: counter}
+evaluation: {interval: 2, episodes: 3}
+stop: {generations: 3}
+report: {plot_interval_seconds: 0}
+"""
+
+
+def walk(directory: Path) -> Path:
+    (directory / "walk.yaml").write_text(WALK)
+    return directory / "walk.yaml"
+
+
+@pytest.mark.parametrize("name", ["plain", "recurrent", "nnx", "keras_recurrent"])
+def test_network_acts_in_compiled_episodes(name: str, tmp_path: Path) -> None:
+    overrides = [f"policy.network=tests.helpers.own_networks:{name}"]
+    runs.here(walk(tmp_path), tmp_path / "run", overrides)
+    runs.here(walk(tmp_path), tmp_path / "again", [*overrides, "mpi.chunk_size=5"])
+    assert runs.digest(runs.newest(tmp_path / "run")) == runs.digest(runs.newest(tmp_path / "again"))
+    assert runs.status(tmp_path / "run")["failed_episodes"] == 0
+
+
+def test_memory_is_carried_in_compiled_episodes(tmp_path: Path) -> None:
+    """The same parameters give other returns if the memory is forgotten."""
+    remembered, forgotten = (
+        _walked(tmp_path / name, f"tests.helpers.own_networks:{name}") for name in ("recurrent", "forgetful")
+    )
+    assert remembered != forgotten
+
+
+def _walked(run: Path, network: str) -> Any:
+    run.parent.mkdir(exist_ok=True)
+    runs.here(walk(run.parent), run, [f"policy.network={network}", "stop.generations=1"])
+    return runs.rows(run)[0]["return_mean"]
+
+
+def test_options_without_effect_in_compiled_episodes_are_reported(tmp_path: Path, capsys: Any) -> None:
+    assert cli.run(["check", str(walk(tmp_path)), "policy.candidates_per_call=5"]) == 0
+    text = "policy.candidates_per_call: is 5, but does nothing: the task jax_episodes compiles the policy"
+    assert text in capsys.readouterr().out
+
+
+# Commands.
+
+
+def test_check_eval_and_init_from(tmp_path: Path, capsys: Any) -> None:
+    config, run = runs.tiny(tmp_path), tmp_path / "run"
+    assert cli.run(["check", str(config), policy("recurrent"), NORMALISED]) == 0
+    runs.here(config, run, [policy("recurrent"), NORMALISED])
+    capsys.readouterr()
+    assert cli.run(["eval", str(run), "--episodes", "3", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["failed"] == 0
+    runs.here(
+        config, tmp_path / "next", [policy("recurrent"), NORMALISED, f"policy.init_from={run}", "stop.generations=0"]
+    )
+    assert runs.newest(tmp_path / "next").state.theta.tobytes() == runs.newest(run).state.theta.tobytes()
+
+
+def test_repetitions_start_with_different_parameters(tmp_path: Path) -> None:
+    options = [policy("keras"), "repetitions=2", "stop.generations=1"]
+    runs.finished(0, tmp_path / "run", *options)
+    first, second = (runs.newest(tmp_path / "run" / f"repetition_000{index}") for index in range(2))
+    assert first.state.theta.tobytes() != second.state.theta.tobytes()
+    assert len(first.provenance["sources"]["tests.helpers.own_networks:keras"]) == 64
+
+
+def test_changed_module_needs_trust(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    source = (ROOT / "examples" / "own_network_jax" / "my_net.py").read_text()
+    (tmp_path / "changing_net.py").write_text(source)
+    network = "policy={kind: network, network: 'changing_net:build'}"
+    runs.finished(0, tmp_path / "run", network, "stop.generations=1")
+    (tmp_path / "changing_net.py").write_text(source + "\n# changed\n")
+    with pytest.raises(UserError, match="would run 'changing_net:build', whose source"):
+        hpc_es.load_policy(tmp_path / "run")
+    assert hpc_es.load_policy(tmp_path / "run", trust=True).params > 0
