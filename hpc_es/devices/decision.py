@@ -130,7 +130,8 @@ def decide(world: World, request: DeviceRequest, only_checks: bool = False) -> D
     elif request.device == "auto":
         kind = "cpu"
     elif kind == "gpu" and not only_checks:
-        raise ConfigError([(request.key, f"is gpu, but {reason}")])
+        remedy = "request GPUs, such as with --gpus-per-node, or set"
+        raise ConfigError([(request.key, f"is gpu, but {reason}: {remedy} {request.key}: cpu")])
     tensorflow_setup.choose_none()
     (jax_setup if request.library == "jax" else tensorflow_setup).choose(kind, index)
     if index is not None:
@@ -167,13 +168,13 @@ def _offer(world: World, request: DeviceRequest) -> _Offer:
 def _obstacle(library: Library, visible: int) -> str:
     """Return why this process cannot use one of its visible GPUs; "" if it can, as far as can be seen."""
     if not visible:
-        return "sees no GPU: request GPUs from SLURM, such as with --gpus-per-node"
+        return "sees no GPU"
     if library == "jax":
         if jax_setup.configured_kind() == "cpu":
-            return "has used JAX on the CPU in this process before: start a new one"
-        return "" if jax_setup.has_cuda() else "has no CUDA support for JAX: pip install 'hpc_es[jax-cuda]'"
+            return "has used JAX on the CPU in this process before"
+        return "" if jax_setup.has_cuda() else "has no CUDA support for JAX (pip install 'hpc_es[jax-cuda]')"
     if missing_text("tensorflow") or not tensorflow_setup.usable_gpus():
-        return "has no TensorFlow that can use its GPU: pip install 'hpc_es[tensorflow-cuda]'"
+        return "has no TensorFlow that can use its GPU (pip install 'hpc_es[tensorflow-cuda]')"
     return ""
 
 
