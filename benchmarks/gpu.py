@@ -49,6 +49,7 @@ def main() -> int:
     parser.add_argument("--device", choices=("gpu", "cpu"), default="gpu")
     parser.add_argument("--lanes", type=int, default=2048, help="episodes side by side, and jobs per call")
     parser.add_argument("--generations", type=int, default=8)
+    parser.add_argument("--environments", nargs="+", choices=ENVIRONMENTS, default=list(ENVIRONMENTS))
     options = parser.parse_args()
     if text := missing_device(options.device):
         sys.stderr.write(f"benchmarks.gpu: {text}\n")
@@ -56,7 +57,7 @@ def main() -> int:
     if options.device == "cpu":
         print("on the CPU, as --device cpu says: the figures say nothing about a GPU")
     rows = []
-    for env_id in ENVIRONMENTS:
+    for env_id in options.environments:
         row = measure(env_id, options.device, options.lanes, options.generations)
         cells = (
             f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}" for name, value in row.items()
