@@ -12,11 +12,11 @@ pytest.importorskip("jax", reason="JAX is not installed here: make test-jax")
 import jax
 import jax.numpy as jnp
 
-from hpc_es.devices.jax_setup import jax_on
+from hpc_es.devices.jax_setup import configured_jax
 from hpc_es.policies.networks import jax_convolutional
 from hpc_es.policies.networks.jax_convolutional import Convolution, ConvolutionalNetwork, convolution
 
-jax_on("cpu")
+configured_jax("cpu")
 
 PLAIN = ConvolutionalNetwork((1, 1, 2), (), "valid", (), None, "relu", "none", 2)
 ATARI = replace(
