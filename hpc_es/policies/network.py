@@ -105,11 +105,15 @@ class NetworkPolicy:
         return CompiledActor(self._call, parameters, head, normaliser)
 
     def pure(self, xp: Any) -> Pure:
+        from hpc_es.policies.networks.jax_convolutions import convolving_in_turn
+
+        network_apply = convolving_in_turn(self.network.apply)
+
         def parameters(theta: Any) -> Any:
             return self.layout.split(theta, xp.reshape)
 
         def apply(parameters: Any, memory: Any, observation: Any) -> tuple[Any, Any]:
-            outputs, after = self.network.apply(parameters, memory, observation)
+            outputs, after = network_apply(parameters, memory, observation)
             return after, self.head.pure(xp, outputs.astype(np.float32))
 
         return Pure(parameters, apply, self.network.memory())

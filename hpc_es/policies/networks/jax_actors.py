@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hpc_es.core.data import Array, Float32
+from hpc_es.policies.networks.jax_convolutions import convolving_in_turn
 from hpc_es.policies.networks.network import Network
 
 
@@ -21,8 +22,10 @@ class JaxCall:
         leaves, tree = jax.tree.flatten(network.memory())
         self.memory: Sequence[Array] = [np.asarray(leaf) for leaf in leaves]
 
+        apply = convolving_in_turn(network.apply)
+
         def step(parameters: Any, memory: Any, observation: Any) -> tuple[Any, Any]:
-            outputs, after = network.apply(parameters, jax.tree.unflatten(tree, memory), observation)
+            outputs, after = apply(parameters, jax.tree.unflatten(tree, memory), observation)
             return outputs.astype(jnp.float32), jax.tree.leaves(after)
 
         self._step = jax.jit(jax.vmap(step))

@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, partial
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -196,27 +196,11 @@ def layer_normalised(parameters: Mapping[str, Array], number: int, name: str, z:
 
 
 def convolution(images: Array, kernel: Array, stride: int, padding: Padding) -> Array:
-    """Return the convolution of [images, height, width, inputs] with [k, k, inputs, filters].
-
-    On a CPU `jax.vmap` over kernels calls it for one kernel after the other; its grouped convolution takes longer.
-    """
-    convolve = _convolve_in_turn if jax.default_backend() == "cpu" else _convolve
-    result: Array = convolve(stride, padding)(images, kernel)
-    return result
-
-
-@lru_cache
-def _convolve(stride: int, padding: Padding) -> Callable[[Any, Any], Any]:
+    """Return the convolution of [images, height, width, inputs] with [k, k, inputs, filters]."""
     axes = ("NHWC", "HWIO", "NHWC")
-    return lambda images, kernel: jax.lax.conv_general_dilated(
-        images, kernel, (stride, stride), padding.upper(), dimension_numbers=axes
-    )
-
-
-@lru_cache
-def _convolve_in_turn(stride: int, padding: Padding) -> Callable[[Any, Any], Any]:
-    in_turn: Callable[[Any, Any], Any] = jax.custom_batching.sequential_vmap(_convolve(stride, padding))
-    return in_turn
+    strides = (stride, stride)
+    result: Array = jax.lax.conv_general_dilated(images, kernel, strides, padding.upper(), dimension_numbers=axes)
+    return result
 
 
 class Folding:

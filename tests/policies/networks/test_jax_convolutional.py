@@ -130,18 +130,6 @@ def test_same_padding_adds_zeros_on_both_sides_and_the_odd_one_at_the_end() -> N
     assert np.asarray(convolution(image, kernel, 2, "same")).ravel().tolist() == [3, 3]
 
 
-def test_kernels_of_several_candidates_are_applied_in_turn() -> None:
-    """Otherwise JAX makes one convolution of groups, which takes longer on a CPU."""
-    rng = np.random.default_rng(0)
-    images, kernels = rng.standard_normal((3, 1, 6, 6, 2)), rng.standard_normal((3, 3, 3, 2, 4))
-    function = jax.vmap(lambda image, kernel: convolution(image, kernel, 1, "valid"))
-    together = np.asarray(function(images, kernels))
-    for index in range(3):
-        np.testing.assert_array_equal(together[index], convolution(images[index], kernels[index], 1, "valid"))
-    program = str(jax.make_jaxpr(function)(images, kernels))
-    assert "scan" in program and "feature_group_count=1" in program and "feature_group_count=3" not in program
-
-
 # Outputs.
 
 
