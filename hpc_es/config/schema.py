@@ -231,14 +231,9 @@ class Config:
             return False
         if not offers.any_chunks or getattr(self.task, "stepping", "") == "vector":
             return True
-        if self.policy is not None and (is_user_kind(self.policy.kind) or self._has_calls_of_any_size()):
+        if self.policy is not None and is_user_kind(self.policy.kind):
             return True
         return bool(module("algorithms", self.algorithm.kind).NEEDS.gradients)
-
-    def _has_calls_of_any_size(self) -> bool:
-        """Return whether the policy computes all candidates of a chunk in one call of TensorFlow."""
-        is_fixed = hasattr(self.policy, "candidates_per_call")
-        return getattr(self.policy, "backend", "") == "tensorflow" and not is_fixed
 
     def problems(self) -> Iterator[ConfigProblem]:
         """Yield (key, text) for mistakes that concern several sections."""
@@ -271,7 +266,7 @@ class Config:
                     (f"policy.{name}", text)
                     for name, text in unused(self.policy, ("candidates_per_call",), f"{why} compiles the policy")
                 )
-            elif getattr(self.policy, "backend", "numpy") != "numpy":
+            if getattr(self.policy, "backend", "") == "tensorflow" and self.policy.kind != "network":
                 yield "policy.backend", f"is {self.policy.backend!r}, but does nothing: {why} compiles the policy"
         if module("algorithms", self.algorithm.kind).NEEDS.searches != "vectors":
             why = f"the algorithm {self.algorithm.kind} learns from more than returns"

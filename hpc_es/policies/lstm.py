@@ -10,7 +10,7 @@ initialised uniformly (Glorot and Bengio 2010), output columns are normal and sc
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import Annotated, Any, Literal
 
@@ -23,6 +23,7 @@ from hpc_es.core.data import Array, Float32, Normaliser, Spaces
 from hpc_es.core.policy import Actor, Pure
 from hpc_es.core.population import Population
 from hpc_es.policies.networks import feed_forward as shared
+from hpc_es.policies.networks.compiled_actor import CompiledActor, CompiledCall
 from hpc_es.policies.networks.heads import ActionHead, Head, normalise, require_flat
 from hpc_es.policies.networks.layers import (
     InPlaceGates,
@@ -114,6 +115,8 @@ class Options(shared.Options):
 class LSTM:
     """Normalisation of the observations, LSTM layers, output layer, action head."""
 
+    rows_are_independent = True
+
     def __init__(self, options: Options, spaces: Spaces) -> None:
         self.options = options
         self.observations = spaces.observations.size
@@ -123,7 +126,6 @@ class LSTM:
         self.network = LSTMNetwork(self.observations, options.hidden_dims, head.outputs, self.layout, head)
         self.head = head
         self.action_noise_std = options.action_noise_std
-        self.rows_are_independent = options.backend == "numpy"
 
     def initial(self, rng: np.random.Generator) -> Float32:
         """Return initial parameters, float32[layout.size]: Glorot-uniform kernels, small output weights, biases 0."""
@@ -142,12 +144,15 @@ class LSTM:
 
     def bind_with(self, head: ActionHead, parameters: Population, normaliser: Normaliser | None) -> Actor:
         """Return an actor with another head, such as one that samples actions."""
-        network = replace(self.network, head=head)
         if self.options.backend == "tensorflow":
-            from hpc_es.policies.networks.tensorflow_actors import TensorFlowLSTMActor
+            return CompiledActor(self._tensorflow_call, parameters, head, normaliser)
+        return LSTMActor(replace(self.network, head=head), parameters.stacked(), normaliser)
 
-            return TensorFlowLSTMActor(network, parameters.stacked(), normaliser)
-        return LSTMActor(network, parameters.stacked(), normaliser)
+    @cached_property
+    def _tensorflow_call(self) -> CompiledCall:
+        from hpc_es.policies.networks.tensorflow_actors import TensorFlowCall, TensorFlowLSTM
+
+        return TensorFlowCall(TensorFlowLSTM(self, self.hidden_dims), self.options.candidates_per_call)
 
     def pure(self, xp: Any) -> Pure:
         def apply(parameters: Any, memory: Any, observations: Any) -> tuple[Any, Any]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Literal
 
 import numpy as np
@@ -22,6 +22,7 @@ from hpc_es.core.data import Array, Float32, Normaliser, Spaces
 from hpc_es.core.policy import Actor, Pure
 from hpc_es.core.population import Population
 from hpc_es.policies.networks import feed_forward as shared
+from hpc_es.policies.networks.compiled_actor import CompiledActor, CompiledCall
 from hpc_es.policies.networks.heads import ActionHead, Head, normalise, require_flat
 from hpc_es.policies.networks.layers import ACTIVATIONS, Activation, Layers, MLPNetwork, normalised_columns
 
@@ -92,6 +93,8 @@ class Options(shared.Options):
 class MLP:
     """Normalisation of the observations, hidden layers, output layer, action head."""
 
+    rows_are_independent = True
+
     def __init__(self, options: Options, spaces: Spaces) -> None:
         self.options = options
         head = Head.of(spaces.actions, options.action_bins, options.action_bounds)
@@ -100,7 +103,6 @@ class MLP:
         self.network = MLPNetwork(self.layers, options.activation, head)
         self.head = head
         self.action_noise_std = options.action_noise_std
-        self.rows_are_independent = options.backend == "numpy"
 
     def initial(self, rng: np.random.Generator) -> Float32:
         """Return initial parameters, float32[layout.size].
@@ -125,12 +127,16 @@ class MLP:
 
     def bind_with(self, head: ActionHead, parameters: Population, normaliser: Normaliser | None) -> Actor:
         """Return an actor with another head, such as one that samples actions."""
-        network = replace(self.network, head=head)
         if self.options.backend == "tensorflow":
-            from hpc_es.policies.networks.tensorflow_actors import TensorFlowMLPActor
+            return CompiledActor(self._tensorflow_call, parameters, head, normaliser)
+        return MLPActor(replace(self.network, head=head), parameters.stacked(), normaliser)
 
-            return TensorFlowMLPActor(network, parameters.stacked(), normaliser)
-        return MLPActor(network, parameters.stacked(), normaliser)
+    @cached_property
+    def _tensorflow_call(self) -> CompiledCall:
+        from hpc_es.policies.networks.tensorflow_actors import TensorFlowCall, TensorFlowMLP
+
+        network = TensorFlowMLP(self, self.layers.names, self.options.activation)
+        return TensorFlowCall(network, self.options.candidates_per_call)
 
     def pure(self, xp: Any) -> Pure:
         def apply(parameters: Any, memory: Any, observations: Any) -> tuple[Any, Any]:

@@ -489,6 +489,7 @@ def test_keys_that_a_resume_may_change_are_not_in_the_identity(item: str) -> Non
         "task.env_kwargs.a=1",
         "task.reward_offset=-1",
         "policy.backend=tensorflow",
+        "policy.candidates_per_call=8",
         "policy.hidden_dims=[64]",
         "algorithm.sigma=0.1",
         "algorithm.optimizer.beta1=0.8",
@@ -503,7 +504,6 @@ def test_keys_that_change_results_are_in_the_identity(item: str) -> None:
 @pytest.mark.parametrize(
     "item",
     [
-        "policy.backend=tensorflow",
         "task.stepping=vector",
         "algorithm={kind: actor_critic}",
     ],

@@ -64,6 +64,15 @@ class Options(PolicyOptions):
 
     hidden_dims: tuple[Count, ...] = option("number of units of each hidden layer")
     backend: Literal["numpy", "tensorflow"] = option("library that computes the actions", "numpy")
+    candidates_per_call: Count = option(
+        "number of candidates that TensorFlow computes together; results depend on it, not on chunks or ranks", 16
+    )
+
+    def warnings(self) -> Iterator[tuple[str, str]]:
+        """Yield (key, text) for each option that has no effect."""
+        yield from super().warnings()
+        if self.backend == "numpy":
+            yield from unused(self, ("candidates_per_call",), "backend is numpy")
 
 
 class FeedForwardPolicy(ABC):

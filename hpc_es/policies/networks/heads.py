@@ -133,9 +133,3 @@ def normalised(xp: ModuleType, observations: Tensor, normaliser: tuple[Tensor, T
     """Return normalised observations over an array namespace; mean, deviation and clip may be traced arrays."""
     mean, deviation, clip = normaliser
     return xp.minimum(xp.maximum((observations - mean) / deviation, -clip), clip)
-
-
-def normalise_in_tensorflow(tf: ModuleType, observations: Tensor, normaliser: tuple[Tensor, Tensor, Tensor]) -> Tensor:
-    """Return normalised observations as a tensor, [rows, observations]."""
-    mean, deviation, clip = normaliser
-    return tf.clip_by_value((observations - mean) / deviation, -clip, clip)

@@ -264,9 +264,9 @@ class Layers:
 
     def __init__(self, widths: tuple[int, ...], bias: bool = True) -> None:
         self.widths, self.bias = widths, bias
-        names = [*(f"hidden_{number}" for number in range(len(widths) - 2)), "output"]
+        self.names = (*(f"hidden_{number}" for number in range(len(widths) - 2)), "output")
         shapes: dict[str, Shape] = {}
-        for name, (n, m) in zip(names, pairwise(widths), strict=True):
+        for name, (n, m) in zip(self.names, pairwise(widths), strict=True):
             shapes |= {f"{name}_kernel": (n, m), **({f"{name}_bias": (m,)} if bias else {})}
         self.layout = Layout(shapes)
 

@@ -1,4 +1,4 @@
-"""Actors that compute in TensorFlow, with one compiled call per step for all jobs, and an LSTM over whole sequences.
+"""Compiled calls in TensorFlow, the networks of `mlp` and `lstm` for them, and an LSTM over whole sequences.
 
 TensorFlow is imported on first use. It gets one thread and deterministic operations unless TF_NUM_INTRAOP_THREADS,
 TF_NUM_INTEROP_THREADS or TF_DETERMINISTIC_OPS are set.
@@ -8,31 +8,21 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import os
-from collections.abc import Callable, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 
 import numpy as np
-import numpy.typing as npt
 
-from hpc_es.core.data import Array, Float32, Normaliser
+from hpc_es.core.data import Array, Float32
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.extras import missing_text
-from hpc_es.core.policy import Tensor
+from hpc_es.core.policy import Policy, Tensor, Tree
+from hpc_es.core.quiet import quiet_stderr
 from hpc_es.devices.tensorflow_setup import import_tensorflow
-from hpc_es.policies.networks.heads import normalise_in_tensorflow
-from hpc_es.policies.networks.layers import (
-    FORGET_BIAS,
-    LSTMNetwork,
-    Memory,
-    MLPNetwork,
-    TensorFlowOps,
-    dense,
-    lstm_layout,
-    lstm_step,
-    tensorflow_activation,
-)
+from hpc_es.policies.networks.layers import FORGET_BIAS, TensorFlowOps, dense, lstm_step, tensorflow_activation
+from hpc_es.policies.networks.network import Backend, Network
 
 
 @functools.cache
@@ -166,133 +156,94 @@ def _unstacked(tf: ModuleType, *tensors: Tensor) -> Sequence[Tensor]:
     ]
 
 
-@functools.cache
-def compiled_mlp(activation: str, widths: tuple[int, ...], normalised: bool) -> Callable[..., Tensor]:
-    """Return the forward pass as a tf.function of (observations, normaliser, layers), traced once per architecture."""
-    tf = tensorflow()
-    activate = tensorflow_activation(tf, activation)
+class TensorFlowCall:
+    """A network that TensorFlow compiles for `size` candidates on its first use.
 
-    def spec(*shape: int | None) -> Tensor:
-        return tf.TensorSpec(shape, tf.float32)
+    It is compiled by XLA where that is possible; not for LSTM layers of Keras, nor for convolutions, whose kernels
+    differ between candidates.
+    """
 
-    def forward(
-        observations: Tensor, normaliser: tuple[Tensor, Tensor, Tensor], layers: tuple[tuple[Tensor, Tensor], ...]
-    ) -> Tensor:
-        if normalised:
-            observations = normalise_in_tensorflow(tf, observations, normaliser)
-        outputs, _ = dense(tf.matmul, activate, layers, observations[:, tf.newaxis, :])
-        return outputs[:, 0, :]
+    def __init__(self, network: Network, size: int) -> None:
+        self.size, self.layout, self._tf = size, network.layout, tensorflow()
+        self._step: Callable[..., Tensor] | None = None
+        nest, memory = self._tf.nest, network.memory()
+        self.memory: Sequence[Array] = [np.asarray(leaf) for leaf in nest.flatten(memory)]
 
-    shapes = tuple((spec(None, n, m), spec(None, 1, m)) for n, m in pairwise(widths))
-    n = widths[0]
-    function: Callable[..., Tensor] = tf.function(
-        forward, input_signature=(spec(None, n), (spec(n), spec(n), spec()), shapes)
-    )
-    return function
+        def step(arguments: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+            parameters, leaves, observation = arguments
+            outputs, after = network.apply(parameters, nest.pack_sequence_as(memory, leaves), observation)
+            return self._tf.cast(outputs, self._tf.float32), nest.flatten(after)
 
+        self._one = step
 
-class TensorFlowMLPActor:
-    """Computes the actions of all jobs in TensorFlow; they agree with those of `MLPActor` to about 1e-6."""
+    def load(self, parts: Mapping[str, Float32]) -> Tensor:
+        return {name: self._tf.constant(part) for name, part in parts.items()}
 
-    def __init__(self, network: MLPNetwork, stack: Float32, normaliser: Normaliser | None) -> None:
-        self._network, self._tf = network, tensorflow()
-        width = network.layers.widths[0]
-        mean, deviation, clip = normaliser or (np.zeros(width), np.ones(width), 0.0)
-        self._normaliser = tuple(self._tensor(part) for part in (mean, deviation, clip))
-        self._forward = compiled_mlp(network.activation, network.layers.widths, normaliser is not None)
-        self._bind(stack)
+    def step(self, parameters: Tensor, memory: Sequence[Tensor], observations: Array) -> tuple[Tensor, Sequence[Tensor]]:
+        tensors = [self._tf.convert_to_tensor(array) for array in (observations, *memory)]
+        arguments = (parameters, tensors[1:], tensors[0])
+        if self._step is None:
+            self._step = self._compiled(arguments)
+        result: tuple[Tensor, Sequence[Tensor]] = self._step(*arguments)
+        return result
 
-    def _tensor(self, array: Tensor) -> Tensor:
-        return self._tf.constant(array, self._tf.float32)
+    def _compiled(self, arguments: tuple[Tensor, Tensor, Tensor]) -> Callable[..., Tensor]:
+        """Return the step of all candidates, compiled by XLA if a call with these arguments succeeds."""
 
-    def _bind(self, stack: Float32) -> None:
-        self._stack = stack
-        layers = self._network.layers.layers(stack)
-        self._layers = tuple((self._tensor(weights), self._tensor(biases)) for weights, biases in layers)
+        def batch(*arguments: Tensor) -> Tensor:
+            return self._tf.vectorized_map(self._one, arguments)
 
-    def act(self, observations: Float32) -> Array:
-        outputs = self._forward(self._tensor(observations), self._normaliser, self._layers)
-        return self._network.head.actions(outputs.numpy())
-
-    def keep(self, rows: npt.NDArray[np.intp]) -> None:
-        self._bind(self._stack[rows])
-
-    def restart(self, row: int) -> None:
-        """Do nothing: there is no memory."""
+        function: Callable[..., Tensor] = self._tf.function(batch, jit_compile=True, autograph=False)
+        logger = self._tf.get_logger()
+        level = logger.level
+        logger.setLevel(logging.ERROR)  # of layers that are computed in a loop
+        try:
+            with quiet_stderr():
+                function(*arguments)
+        except Exception:  # of any kind; an error of the network itself comes again in the next call
+            function = self._tf.function(batch, autograph=False)
+            function(*arguments)
+        finally:
+            logger.setLevel(level)
+        return function
 
 
-@functools.cache
-def compiled_lstm(
-    observations: int, hidden_dims: tuple[int, ...], outputs: int, normalised: bool
-) -> Callable[..., Tensor]:
-    """Return a step as a tf.function of (observations, normaliser, arrays, memory), traced once per architecture."""
-    tf = tensorflow()
+class TensorFlowMLP:
+    """The network of `mlp` in TensorFlow; its outputs agree with those of `MLPActor` to about 1e-6."""
 
-    def spec(*shape: int | None) -> Tensor:
-        return tf.TensorSpec(shape, tf.float32)
+    backend: Backend = "tensorflow"
 
-    def forward(
-        x: Tensor, normaliser: tuple[Tensor, Tensor, Tensor], arrays: dict[str, Tensor], memory: Memory
-    ) -> Tensor:
-        if normalised:
-            x = normalise_in_tensorflow(tf, x, normaliser)
-        outputs, new_memory = lstm_step(TensorFlowOps(tf), arrays, x[:, tf.newaxis, :], memory)
-        return outputs[:, 0, :], new_memory
+    def __init__(self, policy: Policy, names: Sequence[str], activation: str) -> None:
+        """Keep the names of the layers, from inputs to outputs; `policy` has the layout and initial parameters."""
+        self.layout, self.initial = policy.layout, policy.initial
+        self._names, self._activation = names, activation
 
-    shapes = lstm_layout(observations, hidden_dims, outputs).shapes
-    arrays = {name: spec(None, *(shape if len(shape) == 2 else (1, *shape))) for name, shape in shapes.items()}
-    memory = tuple((spec(None, 1, units), spec(None, 1, units)) for units in hidden_dims)
-    normaliser = (spec(observations), spec(observations), spec())
-    function: Callable[..., Tensor] = tf.function(
-        forward, input_signature=(spec(None, observations), normaliser, arrays, memory)
-    )
-    return function
+    def memory(self) -> Tree:
+        return ()
+
+    def apply(self, parameters: Mapping[str, Tensor], memory: Tree, observation: Tensor) -> tuple[Tensor, Tree]:
+        tf = tensorflow()
+        layers = [(parameters[f"{name}_kernel"], parameters.get(f"{name}_bias", 0.0)) for name in self._names]
+        outputs, _ = dense(tf.matmul, tensorflow_activation(tf, self._activation), layers, observation[tf.newaxis])
+        return outputs[0], memory
 
 
-class TensorFlowLSTMActor:
-    """Computes the actions of all jobs in TensorFlow; they agree with those of `LSTMActor` to about 1e-6."""
+class TensorFlowLSTM:
+    """The network of `lstm` in TensorFlow; its outputs agree with those of `LSTMActor` to about 1e-6."""
 
-    def __init__(self, network: LSTMNetwork, stack: Float32, normaliser: Normaliser | None) -> None:
-        self._network, self._tf = network, tensorflow()
-        width = network.observations
-        mean, deviation, clip = normaliser or (np.zeros(width), np.ones(width), 0.0)
-        self._normaliser = tuple(self._tensor(part) for part in (mean, deviation, clip))
-        self._forward = compiled_lstm(width, network.hidden_dims, network.outputs, normaliser is not None)
-        self._memory: Memory = tuple(
-            (self._zeros(len(stack), n), self._zeros(len(stack), n)) for n in network.hidden_dims
-        )
-        self._bind(stack)
+    backend: Backend = "tensorflow"
 
-    def _tensor(self, array: Tensor) -> Tensor:
-        return self._tf.constant(array, self._tf.float32)
-
-    def _zeros(self, rows: int, units: int) -> Tensor:
-        return self._tf.zeros((rows, 1, units), self._tf.float32)
-
-    def _bind(self, stack: Float32) -> None:
-        self._stack = stack
-        arrays = self._network.layout.split(stack)
-        self._arrays = {
-            name: self._tensor(array if array.ndim == 3 else array[:, np.newaxis]) for name, array in arrays.items()
-        }
-
-    def act(self, observations: Float32) -> Array:
-        x = self._tensor(observations)
-        outputs, self._memory = self._forward(x, self._normaliser, self._arrays, self._memory)
-        return self._network.head.actions(outputs.numpy())
-
-    def keep(self, rows: npt.NDArray[np.intp]) -> None:
-        self._memory = tuple((self._tf.gather(h, rows), self._tf.gather(c, rows)) for h, c in self._memory)
-        self._bind(self._stack[rows])
+    def __init__(self, policy: Policy, hidden_dims: Sequence[int]) -> None:
+        """Keep the number of units of each layer; `policy` has the layout and the initial parameters."""
+        self.layout, self.initial = policy.layout, policy.initial
+        self._hidden_dims = hidden_dims
 
     def memory(self) -> list[Float32]:
-        """Return h and c of each layer, float32[rows, 2, units]."""
-        return [np.concatenate([h.numpy(), c.numpy()], axis=1) for h, c in self._memory]
+        """Return h and c of each layer, float32[2, units]."""
+        return [np.zeros((2, units), np.float32) for units in self._hidden_dims]
 
-    def remember(self, memory: list[Float32]) -> None:
-        self._memory = tuple((self._tensor(h_and_c[:, :1]), self._tensor(h_and_c[:, 1:])) for h_and_c in memory)
-
-    def restart(self, row: int) -> None:
-        is_restarted = (np.arange(len(self._stack)) == row)[:, np.newaxis, np.newaxis]
-        where = self._tf.where
-        self._memory = tuple((where(is_restarted, 0.0, h), where(is_restarted, 0.0, c)) for h, c in self._memory)
+    def apply(self, parameters: Mapping[str, Tensor], memory: Tensor, observation: Tensor) -> tuple[Tensor, Tensor]:
+        tf = tensorflow()
+        before = tuple((h_and_c[:1], h_and_c[1:]) for h_and_c in memory)
+        outputs, after = lstm_step(TensorFlowOps(tf), parameters, observation[tf.newaxis], before)
+        return outputs[0], [tf.concat(h_and_c, axis=0) for h_and_c in after]
