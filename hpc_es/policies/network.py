@@ -9,6 +9,7 @@ parameter `seed`, this is a whole number for the random numbers of the initial p
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import inspect
 import os
@@ -88,10 +89,15 @@ class NetworkPolicy:
         self.candidates_per_call = options.candidates_per_call
 
     def initial(self, rng: np.random.Generator) -> Float32:
-        return self.network.initial(rng)
+        with _restored_generators():
+            return self.network.initial(rng)
 
     @cached_property
     def _call(self) -> CompiledCall:
+        if self.network.backend == "tensorflow":
+            from hpc_es.policies.networks.tensorflow_actors import TensorFlowCall
+
+            return TensorFlowCall(self.network, self.candidates_per_call)
         require_device(None, configured_jax().devices()[0].platform)
         from hpc_es.policies.networks.jax_actors import JaxCall
 
@@ -122,13 +128,28 @@ class NetworkPolicy:
 def build(options: Options, spaces: Spaces) -> NetworkPolicy:
     """Return the policy; ConfigError if the network cannot be built or does not fit the spaces."""
     head = Head.of(spaces.actions, options.action_bins, options.action_bounds)
-    _prepare_backend(options.backend)
+    _prepare_backend(options)
     function = _builder(options, spaces.observations, head.outputs)
-    from hpc_es.policies.networks import jax_networks
+    with _restored_generators():
+        if options.backend == "tensorflow":
+            from hpc_es.policies.networks import tensorflow_networks
 
-    network = jax_networks.jax_network(function, options.network, spaces.observations, options.frozen)
-    jax_networks.check(network, options.network, spaces.observations, head.outputs, _outputs_text(spaces, head))
+            adapt, check = tensorflow_networks.tensorflow_network, tensorflow_networks.check
+        else:
+            from hpc_es.policies.networks import jax_networks
+
+            adapt, check = jax_networks.jax_network, jax_networks.check
+        network = adapt(function, options.network, spaces.observations, options.frozen)
+        _require_backend(network, options)
+        check(network, options.network, spaces.observations, head.outputs, _outputs_text(spaces, head))
     return NetworkPolicy(options, spaces, network, head)
+
+
+def _require_backend(network: Network, options: Options) -> None:
+    """Raise ConfigError if the network is one of the other library."""
+    if network.backend != options.backend:
+        text = f"is {options.backend}, but {options.network} returns a network in {network.backend}"
+        raise ConfigError([("policy.backend", f"{text}: expected {network.backend}")])
 
 
 def _outputs_text(spaces: Spaces, head: Head) -> str:
@@ -139,16 +160,33 @@ def _outputs_text(spaces: Spaces, head: Head) -> str:
     return f"a Box of {actions}" + (f", {head.bins} bins each" if head.bins else "")
 
 
-def _prepare_backend(backend: Backend) -> None:
+def _prepare_backend(options: Options) -> None:
     """Set up the library and Keras' backend, before the module of the user imports them."""
-    if backend != "jax":
-        text = f"is {backend}: expected jax, because networks in TensorFlow are not supported yet"
+    if options.backend == "tensorflow":
+        from hpc_es.policies.networks.tensorflow_actors import tensorflow
+
+        tensorflow()
+    else:
+        if text := missing_text("jax"):
+            raise ConfigError([("policy.backend", f"is jax, which needs {text}")])
+        configured_jax()
+    if (keras := sys.modules.get("keras")) is None:
+        os.environ["KERAS_BACKEND"] = options.backend
+    elif options.network.endswith(FILE_SUFFIX) and keras.backend.backend() != options.backend:
+        used = keras.backend.backend()
+        text = f"is {options.backend}, but Keras has one backend per process, here {used}: expected {used}"
         raise ConfigError([("policy.backend", text)])
-    if text := missing_text("jax"):
-        raise ConfigError([("policy.backend", f"is jax, which needs {text}")])
-    configured_jax()
-    if "keras" not in sys.modules:
-        os.environ["KERAS_BACKEND"] = backend
+
+
+@contextlib.contextmanager
+def _restored_generators() -> Iterator[None]:
+    """Restore the global generators of Python and NumPy, which building a network seeds."""
+    python, numpy = random.getstate(), np.random.get_state()
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)
 
 
 def _builder(options: Options, observations: ObservationSpec, outputs: int) -> Callable[[int], Any]:

@@ -20,7 +20,9 @@ import numpy as np
 from hpc_es.core import extras
 from hpc_es.core.data import Actions, Array, Arrays, Box, ConfigData, MultiDiscrete, Spaces
 from hpc_es.core.errors import UserError
+from hpc_es.core.policy import Policy
 from hpc_es.devices.tensorflow_setup import import_tensorflow
+from hpc_es.policies.network import NetworkPolicy
 from hpc_es.policies.networks.keras_models import (
     MODELS,
     Affine,
@@ -28,7 +30,9 @@ from hpc_es.policies.networks.keras_models import (
     EnvironmentTransformations,
     Reshape,
     Transformation,
+    network_model,
 )
+from hpc_es.policies.networks.keras_networks import KerasNetwork
 from hpc_es.storage.files import write_json, written
 
 if TYPE_CHECKING:
@@ -45,9 +49,9 @@ def is_installed() -> bool:
     return all(importlib.util.find_spec(name) is not None for name in ("tensorflow", "keras"))
 
 
-def is_exportable(kind: str) -> bool:
-    """Return whether policies of this kind can be written as Keras models."""
-    return kind in MODELS
+def is_exportable(kind: str, policy: Policy) -> bool:
+    """Return whether a policy of this kind can be written as a Keras model."""
+    return kind in MODELS or (isinstance(policy, NetworkPolicy) and isinstance(policy.network, KerasNetwork))
 
 
 @dataclass(frozen=True)
@@ -69,16 +73,19 @@ def export(path: Path, output: Path, options: ExportOptions) -> str:
 
     policy = load_policy(path, options.which, options.trust, env=options.env)
     kind = policy.config.policy.kind
-    if not is_exportable(kind):
+    if not is_exportable(kind, policy.policy):
         text = f"{path}: a policy of kind {kind!r} cannot be exported as a Keras model"
         raise UserError(f"{text}: {ARRAYS_SUFFIX} writes its parameters by name")
-    extras.require("export", "tensorflow", "keras")
+    extras.require("export", *(("keras",) if kind == "network" else ("tensorflow", "keras")))
     value = _value_head(path, policy) if options.value else None
     transformations = _environment_transformations(policy.wrappers, policy.spaces) if policy.wrappers else None
-    os.environ["KERAS_BACKEND"] = "tensorflow"
-    import_tensorflow()
-    build, _ = MODELS[kind]
-    model = build(policy.policy, policy.source.theta, policy.source.normaliser, transformations, value)
+    if isinstance(policy.policy, NetworkPolicy):  # which has selected the backend of Keras
+        model = network_model(policy.policy, policy.source.theta, policy.source.normaliser, transformations)
+    else:
+        os.environ["KERAS_BACKEND"] = "tensorflow"
+        import_tensorflow()
+        build, _ = MODELS[kind]
+        model = build(policy.policy, policy.source.theta, policy.source.normaliser, transformations, value)
     with written(output) as temporary:
         model.save(temporary)
     return _describe_logits(policy.spaces.actions)

@@ -220,6 +220,9 @@ def policy_option_mismatches(config: Config, task: Task, policy: Policy | None) 
         if not isinstance(actions, Box):
             text = f"is {policy.action_noise_std:g}, but noise cannot be added to actions {actions}: remove it"
             yield "policy.action_noise_std", text
+    if offers(config).compiled and config.policy.kind == "network" and config.policy.backend != "jax":
+        text = f"is {config.policy.backend}, but the task {config.task.kind} compiles policies in JAX: expected jax"
+        yield "policy.backend", text
     interval = config.report.export_interval
     if not interval:
         return
@@ -230,9 +233,9 @@ def policy_option_mismatches(config: Config, task: Task, policy: Policy | None) 
     if policy is None:
         text = f"is {interval}, but the task {config.task.kind} has no policy to export: expected 0"
         yield "report.export_interval", text
-    elif not is_exportable(config.policy.kind):
-        text = f"is {interval}, but a policy of kind {config.policy.kind!r} cannot be exported: expected 0"
-        yield "report.export_interval", text
+    elif not is_exportable(config.policy.kind, policy):
+        text = f"is {interval}, but a policy of kind {config.policy.kind!r} cannot be exported as a Keras model"
+        yield "report.export_interval", f"{text}: expected 0"
 
 
 def require_contract(key: str, kind: str, part: object, contract: type) -> None:

@@ -6,7 +6,7 @@ Observation statistics (`init_observations`) and optimizer state (`init_optimize
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,9 +14,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hpc_es.algorithms.common.optimizers import SLOTS
-from hpc_es.core.data import Array, Arrays, ProblemState, State
+from hpc_es.core.data import Array, Arrays, Float32, ProblemState, State
 from hpc_es.core.errors import CheckpointError, ConfigError
 from hpc_es.core.policy import Policy
+from hpc_es.policies.network import NetworkPolicy
+from hpc_es.policies.networks.keras_models import MODELS, SavedLayer, normaliser_of, value_of
+from hpc_es.policies.networks.keras_networks import KerasNetwork
 from hpc_es.report.export import is_exportable
 from hpc_es.tasks.observation_statistics import Deviations, Moments
 from hpc_es.tasks.problems import statistics_state
@@ -72,15 +75,13 @@ def _state(path: str, policy: Policy | None, kind: str) -> State:
 
     if not is_keras_file(Path(path)):
         return load(find(Path(path))).state
-    from hpc_es.policies.networks.keras_models import MODELS, normaliser_of, value_of
-
     layers = read_layers(Path(path))
     shared: dict[str, Array] = {}
     if policy is not None:
-        if not is_exportable(kind):
+        if not is_exportable(kind, policy):
             raise ConfigError([("policy.init_from", f"a policy of kind {kind!r} cannot start from a Keras model")])
         try:
-            shared["theta"] = MODELS[kind][1](policy, layers)
+            shared["theta"] = _theta(policy, kind, Path(path), layers)
         except ValueError as error:
             raise ConfigError([("policy.init_from", f"{path}: {error}: the networks differ")]) from error
         value = value_of(layers)
@@ -89,6 +90,14 @@ def _state(path: str, policy: Policy | None, kind: str) -> State:
     if normaliser is not None:
         shared["observation_mean"], shared["observation_std"] = normaliser
     return State(0, shared, {})
+
+
+def _theta(policy: Policy, kind: str, path: Path, layers: Sequence[SavedLayer]) -> Float32:
+    """Return the parameters of a saved model; ValueError if its architecture is another one."""
+    if isinstance(policy, NetworkPolicy) and isinstance(policy.network, KerasNetwork):
+        return policy.network.saved(path)
+    theta: Float32 = MODELS[kind][1](policy, layers)
+    return theta
 
 
 def _without(state: State, *names: str) -> State:

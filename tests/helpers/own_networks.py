@@ -99,7 +99,7 @@ def keras(observations: Any, outputs: int) -> Any:
     import keras
 
     layers = [keras.layers.Input(observations.shape), keras.layers.Flatten(), keras.layers.Dense(WIDTH, "tanh")]
-    return keras.Sequential([*layers, keras.layers.Dropout(0.5), keras.layers.Dense(outputs)])
+    return keras.Sequential([*layers, keras.layers.Dense(outputs)])
 
 
 def keras_recurrent(observations: Any, outputs: int) -> Any:
@@ -124,6 +124,15 @@ def keras_subclassed(observations: Any, outputs: int) -> Any:
             return self.last(self.hidden(keras.ops.reshape(x, (x.shape[0], -1))))
 
     return Model()
+
+
+def keras_wide(observations: Any, outputs: int) -> Any:
+    """A model with an output too many."""
+    return keras(observations, outputs + 1)
+
+
+def nothing_known(observations: Any, outputs: int) -> Any:
+    return {}
 
 
 NAMES = ("plain", "recurrent", "linen", "nnx", "equinox", "keras", "keras_recurrent", "keras_subclassed")

@@ -22,7 +22,9 @@ import numpy as np
 from hpc_es.core.data import Array, Box, Float32, Normaliser
 from hpc_es.policies.lstm import LSTM
 from hpc_es.policies.mlp import MLP
+from hpc_es.policies.network import NetworkPolicy
 from hpc_es.policies.networks.heads import Head
+from hpc_es.policies.networks.keras_networks import KerasNetwork
 from hpc_es.policies.networks.layers import FORGET_BIAS
 
 VALUE = "value"  # name of the layer of a value head
@@ -187,6 +189,35 @@ def mlp_model(
     if value is not None:
         outputs = [outputs, value_output(keras, features, value)]
     return keras.Model(inputs, outputs, name="policy")
+
+
+def network_model(
+    policy: NetworkPolicy,
+    theta: Float32,
+    normaliser: Normaliser | None,
+    around: EnvironmentTransformations | None = None,
+) -> Any:
+    """Return a custom Keras model with normalisation and head: Box actions within their bounds, or logits.
+
+    A recurrent model has the inputs [observation, *memory] and the outputs [actions, *memory] of one step. `theta` is
+    float32[params].
+    """
+    import keras
+
+    assert isinstance(policy.network, KerasNetwork)
+    spec, leaves = policy.spaces.observations, policy.network.memory()
+    around = around or EnvironmentTransformations(spec.shape)
+    is_raw = normaliser is None and not around.observations
+    observation = keras.Input(around.shape, dtype=spec.dtype.name if is_raw else "float32", name="observation")
+    memory = [keras.Input(leaf.shape, dtype=leaf.dtype.name, name=f"memory_{n}") for n, leaf in enumerate(leaves)]
+    inputs = transformed(keras, observation, around.observations, is_sequence=False)
+    inputs = normalised(keras, inputs, normaliser)
+    outputs, *after = policy.network.called(policy.network.model(theta), [inputs, *memory])
+    outputs = actions(keras, policy.head, outputs, is_sequence=False)
+    outputs = transformed(keras, outputs, around.actions, is_sequence=False)
+    if not memory:
+        return keras.Model(observation, outputs, name="policy")
+    return keras.Model([observation, *memory], [outputs, *after], name="policy")
 
 
 def mlp_theta(policy: MLP, layers: Sequence[SavedLayer]) -> Float32:

@@ -21,6 +21,7 @@ from hpc_es.core.population import Layout
 from hpc_es.policies.networks.network import KEY, STATISTICS, Backend
 
 SEED_DTYPE = "uint32"  # of the states of random generators, which layers such as Dropout and LSTM have
+RATES = ("rate", "stddev", "dropout", "recurrent_dropout")  # of layers that draw random numbers in training
 
 
 class KerasNetwork:
@@ -45,6 +46,7 @@ class KerasNetwork:
         inputs = getattr(self._model, "inputs", None) or []
         self._memory = tuple(np.zeros(tensor.shape[1:], tensor.dtype) for tensor in inputs[1:])
         self._takes_list = isinstance(getattr(self._model, "input", None), list | tuple)
+        self._require_constant_variables()
 
     def _with_variables(self, model: Any) -> Any:
         """Call a model once if it has no variables yet, such as a subclassed one."""
@@ -52,9 +54,27 @@ class KerasNetwork:
             try:
                 model(np.zeros((1, *self._observations.shape), self._observations.dtype))
             except Exception as error:  # of the user's code
-                text = f"{self._name} fails on one observation {self._observations}"
-                raise ConfigError([(KEY, f"{text}: {failure_from_error(error).text}")]) from error
+                raise ConfigError([(KEY, self._failure_text(error))]) from error
         return model
+
+    def _require_constant_variables(self) -> None:
+        """Raise ConfigError if a call outside of training changes a variable, such as the state of a generator."""
+        import keras
+
+        weights = [variable.value for variable in self._model.trainable_variables]
+        observation = np.zeros(self._observations.shape, self._observations.dtype)
+        try:
+            _, after = self._call(weights, [observation, *self._memory])
+        except Exception as error:  # of the user's code
+            raise ConfigError([(KEY, self._failure_text(error))]) from error
+        for before, value, variable in zip(self._constants, after, self._model.non_trainable_variables, strict=True):
+            if keras.ops.convert_to_numpy(value).tobytes() != before.tobytes():
+                does = "draws random numbers" if "seed_generator" in variable.path else f"changes {variable.path}"
+                text = f"{self._name} {does} when it acts: expected a model whose outputs depend on its inputs only"
+                raise ConfigError([(KEY, text)])
+
+    def _failure_text(self, error: Exception) -> str:
+        return f"{self._name} fails on one observation {self._observations}: {failure_from_error(error).text}"
 
     def initial(self, rng: np.random.Generator) -> Float32:
         """Return the weights of a newly built model, float32[layout.size]."""
@@ -67,23 +87,48 @@ class KerasNetwork:
         arrays = [keras.ops.convert_to_numpy(variable) for variable in variables]
         return self.layout.join(dict(zip(self.layout.shapes, arrays, strict=True)))
 
+    def saved(self, path: Path) -> Float32:
+        """Return the weights of a saved model, float32[layout.size]; ValueError if its architecture is another one.
+
+        The model may be one that was exported, with the normalisation of observations and the action head.
+        """
+        import keras
+
+        variables = load_model(path, "policy.init_from").trainable_variables
+        expected, shapes = [*self.layout.shapes.values()], [tuple(variable.shape) for variable in variables]
+        if shapes != expected:
+            raise ValueError(f"expected weights of the shapes {expected}, found {shapes}")
+        return np.concatenate([np.ravel(keras.ops.convert_to_numpy(variable)) for variable in variables])
+
+    def model(self, theta: Float32) -> Any:
+        """Return the Keras model with the weights theta, float32[layout.size]."""
+        for variable, array in zip(self._model.trainable_variables, self.layout.split(theta).values(), strict=True):
+            variable.assign(array)
+        return self._model
+
+    def called(self, model: Any, inputs: Sequence[Any]) -> Sequence[Any]:
+        """Return the outputs and the memory of a model for [observation, *memory] of a batch."""
+        result = model(inputs if self._takes_list else inputs[0], **self._training)
+        return result if self._memory else [_only(result)]
+
     def memory(self) -> Tree:
         """Return zeros in the shapes of the further inputs."""
         return self._memory
 
     def apply(self, parameters: Mapping[str, Array], memory: Tree, observation: Array) -> tuple[Array, Tree]:
-        """Call the model without changing it, for a batch of one."""
-        inputs: Any = [array[None] for array in (observation, *memory)]
-        result, _ = self._model.stateless_call(
-            [parameters[path] for path in self.layout.shapes],
-            self._constants,
-            inputs if self._takes_list else inputs[0],
-            **self._training,
-        )
+        result, _ = self._call([parameters[path] for path in self.layout.shapes], [observation, *memory])
         if not self._memory:
             return _only(result)[0], ()
         outputs, *after = result
         return outputs[0], tuple(array[0] for array in after)
+
+    def _call(self, weights: Sequence[Any], arrays: Sequence[Any]) -> tuple[Any, Any]:
+        """Call the model without changing it, for a batch of one; return its result and its further variables."""
+        inputs: Any = [array[None] for array in arrays]
+        result: tuple[Any, Any] = self._model.stateless_call(
+            weights, self._constants, inputs if self._takes_list else inputs[0], **self._training
+        )
+        return result
 
 
 def _only(result: Any) -> Any:
@@ -111,9 +156,14 @@ def _refuse_state(model: Any, name: str, frozen: bool) -> None:
         text = f"the layer {stateful[0]!r} of {name} is stateful, which compiled calls cannot keep: expected a model"
         text += " with inputs [observation, *memory] and outputs [outputs, *memory], such as LSTMCell returns"
         raise ConfigError([(KEY, text)])
+    stochastic = [layer for layer in layers if any(_number(layer, rate) for rate in RATES)]
+    if stochastic and not frozen:
+        text = f"the layer {stochastic[0].name!r} of {name} ({type(stochastic[0]).__name__}) does nothing outside of"
+        text += " training: expected a model without it, or policy.frozen: true, which leaves it without effect"
+        raise ConfigError([(KEY, text)])
     statistics = [
         variable.path
-        for layer in model._flatten_layers()
+        for layer in layers
         if layer.trainable
         for variable in layer._non_trainable_variables
         if str(variable.dtype) != SEED_DTYPE
@@ -122,7 +172,12 @@ def _refuse_state(model: Any, name: str, frozen: bool) -> None:
         raise ConfigError([(KEY, f"{name} has {', '.join(statistics)}, {STATISTICS}")])
 
 
-def load_model(path: Path) -> Any:
+def _number(layer: Any, attribute: str) -> float:
+    value = getattr(layer, attribute, 0)
+    return float(value) if isinstance(value, int | float) and hasattr(layer, "seed_generator") else 0.0
+
+
+def load_model(path: Path, key: str = KEY) -> Any:
     """Return the model of a .keras file, whose code is not run; ConfigError if it cannot be read."""
     import keras
 
@@ -130,4 +185,4 @@ def load_model(path: Path) -> Any:
         return keras.saving.load_model(path, compile=False, safe_mode=True)
     except Exception as error:  # of any kind
         text = f"expected a Keras file of standard layers, but {path} cannot be read: {failure_from_error(error).text}"
-        raise ConfigError([(KEY, text)]) from error
+        raise ConfigError([(key, text)]) from error

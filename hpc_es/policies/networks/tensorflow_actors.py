@@ -179,7 +179,9 @@ class TensorFlowCall:
     def load(self, parts: Mapping[str, Float32]) -> Tensor:
         return {name: self._tf.constant(part) for name, part in parts.items()}
 
-    def step(self, parameters: Tensor, memory: Sequence[Tensor], observations: Array) -> tuple[Tensor, Sequence[Tensor]]:
+    def step(
+        self, parameters: Tensor, memory: Sequence[Tensor], observations: Array
+    ) -> tuple[Tensor, Sequence[Tensor]]:
         tensors = [self._tf.convert_to_tensor(array) for array in (observations, *memory)]
         arguments = (parameters, tensors[1:], tensors[0])
         if self._step is None:

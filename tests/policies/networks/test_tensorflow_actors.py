@@ -90,14 +90,14 @@ def test_kept_rows_give_bit_identical_actions() -> None:
         assert actor.act(observations(16)[kept]).tobytes() == before[kept].tobytes()
 
 
-def test_a_row_depends_neither_on_its_place_nor_on_its_neighbours() -> None:
-    """In calls of 4 candidates, 1 to 9 rows in other orders give the same bits."""
+def test_row_depends_on_neither_its_position_nor_the_others() -> None:
+    """In calls of 4 candidates, 1 to 9 rows in other orders have bit-identical actions."""
     network = policy("tensorflow", "box", hidden=(24, 24), candidates_per_call=4)
     population = perturbed(network.layout.size, 9)
-    stack, seen = population.stacked(), observations(9)
-    whole = network.bind(explicit(stack), NORMALISER).act(seen)
+    stack, inputs = population.stacked(), observations(9)
+    whole = network.bind(explicit(stack), NORMALISER).act(inputs)
     for rows in ([8], [3, 1], [5, 5, 5], [8, 7, 6, 5, 4, 3, 2, 1, 0], [0, 4, 8, 2, 6]):
-        actions = network.bind(explicit(stack[rows]), NORMALISER).act(seen[rows])
+        actions = network.bind(explicit(stack[rows]), NORMALISER).act(inputs[rows])
         assert actions.tobytes() == whole[rows].tobytes()
 
 
