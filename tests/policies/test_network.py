@@ -94,6 +94,25 @@ def test_kept_and_restarted_rows(name: str) -> None:
     assert result[:, 1].tobytes() == new[:, 2].tobytes()
 
 
+def test_every_call_has_the_same_number_of_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """6 rows are calls of 4 and 2 rows and 2 copies of the last one; 1 row is a call of 4 copies."""
+    policy, observations = policy_of("plain"), observed()
+    original, calls = policy._call.step, list[Any]()
+
+    def step(parameters: Any, memory: Any, rows: Any) -> Any:
+        calls.append((len(parameters["output"]), rows))
+        return original(parameters, memory, rows)
+
+    monkeypatch.setattr(policy._call, "step", step)
+    bound = actor(policy, candidates(policy))
+    bound.act(observations[0])
+    bound.keep(np.array([3]))
+    bound.act(observations[1, [3]])
+    assert [(size, len(rows)) for size, rows in calls] == [(4, 4)] * 3
+    assert calls[1][1].tobytes() == observations[0, [4, 5, 5, 5]].tobytes()
+    assert calls[2][1].tobytes() == observations[1, [3, 3, 3, 3]].tobytes()
+
+
 @pytest.mark.parametrize("name", ["recurrent", "keras_recurrent"])
 def test_memory_can_be_passed_to_another_actor(name: str) -> None:
     policy, observations = policy_of(name), observed()
