@@ -95,7 +95,18 @@ from hpc_es.core.interfaces import (
     VectorProblem,
 )
 from hpc_es.core.keys import Keys, Purpose
-from hpc_es.core.policy import Actor, Batch, OnStep, Policy, Pure, PurePolicy, RecurrentActor, Segments, Tree
+from hpc_es.core.policy import (
+    Actor,
+    Batch,
+    OnStep,
+    Policy,
+    Pure,
+    PurePolicy,
+    RecurrentActor,
+    ReferencePolicy,
+    Segments,
+    Tree,
+)
 from hpc_es.core.population import Directions, Explicit, Layout, Noise, Perturbed, Population, unperturbed
 from hpc_es.noise import BlockNoise
 from hpc_es.policies.networks.feed_forward import FeedForwardPolicy
@@ -118,6 +129,7 @@ __all__ = [  # noqa: RUF022  (in the order of the groups above)
     "Pure",
     "PurePolicy",
     "RecurrentActor",
+    "ReferencePolicy",
     "Task",
     "TrajectoryProblem",
     "VectorProblem",

@@ -195,6 +195,10 @@ def test_rows_of_a_virtual_batch_policy_are_independent_and_can_be_kept() -> Non
     assert actor(policy, copies).act(observations[[2, 2, 2]]).tobytes() == actions[[2, 2, 2]].tobytes()
 
 
+def test_chunks_can_fill_the_calls_of_every_policy() -> None:
+    assert policy_of().candidates_per_call == batch_policy().candidates_per_call == SMALL["candidates_per_call"]
+
+
 def test_kinds_of_policies() -> None:
     """Compiled episodes take a pure policy; tasks draw reference observations for the other one."""
     assert isinstance(policy_of(), PurePolicy) and not isinstance(policy_of(), ReferencePolicy)
