@@ -128,6 +128,7 @@ def test_tensorflow_settings_of_the_user_are_kept(
     arguments: dict[str, str], threads: int, calls: int, monkeypatch: Any
 ) -> None:
     fake = mock.MagicMock()
+    fake.config.list_physical_devices.return_value = []
     fake.config.threading.get_intra_op_parallelism_threads.return_value = threads
     fake.config.threading.get_inter_op_parallelism_threads.return_value = threads
     monkeypatch.setitem(sys.modules, "tensorflow", fake)
