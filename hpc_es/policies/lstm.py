@@ -126,6 +126,7 @@ class LSTM:
         self.network = LSTMNetwork(self.observations, options.hidden_dims, head.outputs, self.layout, head)
         self.head = head
         self.action_noise_std = options.action_noise_std
+        self.candidates_per_call = options.candidates_per_call if options.backend == "tensorflow" else 1
 
     def initial(self, rng: np.random.Generator) -> Float32:
         """Return initial parameters, float32[layout.size]: Glorot-uniform kernels, small output weights, biases 0."""
@@ -152,7 +153,7 @@ class LSTM:
     def _tensorflow_call(self) -> CompiledCall:
         from hpc_es.policies.networks.tensorflow_actors import TensorFlowCall, TensorFlowLSTM
 
-        return TensorFlowCall(TensorFlowLSTM(self, self.hidden_dims), self.options.candidates_per_call)
+        return TensorFlowCall(TensorFlowLSTM(self, self.hidden_dims), self.candidates_per_call)
 
     def pure(self, xp: Any) -> Pure:
         def apply(parameters: Any, memory: Any, observations: Any) -> tuple[Any, Any]:

@@ -103,6 +103,7 @@ class MLP:
         self.network = MLPNetwork(self.layers, options.activation, head)
         self.head = head
         self.action_noise_std = options.action_noise_std
+        self.candidates_per_call = options.candidates_per_call if options.backend == "tensorflow" else 1
 
     def initial(self, rng: np.random.Generator) -> Float32:
         """Return initial parameters, float32[layout.size].
@@ -136,7 +137,7 @@ class MLP:
         from hpc_es.policies.networks.tensorflow_actors import TensorFlowCall, TensorFlowMLP
 
         network = TensorFlowMLP(self, self.layers.names, self.options.activation)
-        return TensorFlowCall(network, self.options.candidates_per_call)
+        return TensorFlowCall(network, self.candidates_per_call)
 
     def pure(self, xp: Any) -> Pure:
         def apply(parameters: Any, memory: Any, observations: Any) -> tuple[Any, Any]:

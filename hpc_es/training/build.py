@@ -161,7 +161,7 @@ def missing_for_policy(config: Config) -> Iterator[ConfigProblem]:
     """Yield a problem if the backend of the policy is not installed."""
     backend = getattr(config.policy, "backend", "")
     if backend in ("jax", "tensorflow") and (missing := missing_text(backend)):
-        other = "" if hasattr(config.policy, "candidates_per_call") else ", or choose numpy"
+        other = ", or choose numpy" if backend == "tensorflow" and config.policy.kind != "network" else ""
         yield "policy.backend", f"is {backend}, which needs {missing}{other}"
 
 

@@ -168,3 +168,8 @@ def test_without_tensorflow_the_key_and_the_extra_are_named(monkeypatch: Any) ->
     with pytest.raises(ConfigError, match=r"policy\.backend.*pip install 'hpc_es\[tensorflow\]'"):
         policy("tensorflow", "box").bind(perturbed(policy("numpy", "box").layout.size), None)
     assert "tensorflow" in sys.modules  # it is there: only hidden
+
+
+def test_chunks_fill_the_calls_of_tensorflow_only() -> None:
+    assert policy("tensorflow", "box", candidates_per_call=8).candidates_per_call == 8
+    assert policy("numpy", "box").candidates_per_call == 1
