@@ -26,7 +26,7 @@ def choose(kind: Kind, index: int | None) -> None:
     Raises ConfigError if TensorFlow already computes on another device.
     """
     _chosen[:] = [(kind, index)]
-    if "tensorflow" in sys.modules:
+    if sys.modules.get("tensorflow") is not None:
         import_tensorflow()
 
 

@@ -46,6 +46,7 @@ def test_every_extra_is_in_setup_cfg_and_brings_its_package() -> None:
             "cocoex": "coco-experiment",
             "jaxlib": "jax",
             "imageio_ffmpeg": "imageio-ffmpeg",
+            "ale_py": "ale-py",
         }  # what brings it, if not its name
         assert others.get(package, package).lower() in setup["options.extras_require"][extra], package
 
