@@ -82,6 +82,10 @@ class Offers:
     compiled: bool = False  # whether it compiles the pure form of the policy and chooses the jobs of a call
 
 
+def no_barrier() -> None:
+    """Return at once, as the barrier of a single rank."""
+
+
 @dataclass(frozen=True)
 class RunContext:
     """The directory and the ranks of a run, as the argument of `Problem.open`."""
@@ -91,7 +95,7 @@ class RunContext:
     ranks: int  # number of ranks
     call_on_rank_0: Callable[[Callable[[], str]], str]  # calls its argument on rank 0, returns the text on every rank
     node_rank: int = 0  # index of the rank on its node
-    barrier: Callable[[], None] = lambda: None  # returns when every rank has called it
+    barrier: Callable[[], None] = no_barrier  # returns when every rank has called it
 
 
 Evaluation = tuple[int, float, Sequence[float]]  # job (-1: the centre), value, and the vector that was evaluated

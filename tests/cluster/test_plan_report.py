@@ -183,9 +183,8 @@ def test_measure_runs_generations_of_every_kind(name: str) -> None:
     assert result.generations >= 3 and result.jobs >= 4
     assert result.costs.step + result.costs.job + result.costs.call + result.costs.chunk > 0
     assert result.costs.memory > 10e6 and result.costs.theta > 0
-    assert result.cutting == {"native": "at once", "function": "one by one", "tensorflow": "fixed"}.get(
-        name, "at once" if name == "novelty" else "free"
-    )
+    at_once = dict.fromkeys(("native", "novelty", "tensorflow"), "at once")
+    assert result.cutting == {**at_once, "function": "one by one"}.get(name, "free")
 
 
 def test_measure_has_the_states_of_a_run(tmp_path: Path) -> None:

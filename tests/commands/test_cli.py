@@ -163,6 +163,9 @@ def test_inspect_skips_a_damaged_checkpoint(tmp_path: Path, capsys: Any) -> None
     assert strict_json(capsys.readouterr().out)["generation"] == 1
 
 
+VECTOR = ["task.env_id=tests.helpers.vector_toys:InformativeLater-v0", "task.stepping=vector"]  # results depend on the chunks
+
+
 @pytest.mark.parametrize(
     ("overrides", "ranks", "message"),
     [
@@ -171,8 +174,8 @@ def test_inspect_skips_a_damaged_checkpoint(tmp_path: Path, capsys: Any) -> None
         (["mpi.chunk_size=auto"], "8", "ranks 8: there is work for all of them"),
         (["mpi.chunk_size=auto", "repetition_groups=4", "repetitions=4"], "32", "ranks 8: there is work for all"),
         (["mpi.chunk_size=auto"], "64", "12 chunks for 63 evaluating ranks, so 51 ranks of 64 will be idle"),
-        (["policy.backend=tensorflow", "mpi.chunk_size=auto"], "2", "1 rank of 2 will be idle"),  # chunks of 16 stay
-        (["policy.backend=tensorflow"], "2", "chunks: 4 jobs: results depend on it, so it does not follow the ranks"),
+        ([*VECTOR, "mpi.chunk_size=auto"], "2", "1 rank of 2 will be idle"),  # chunks of 16 stay
+        (VECTOR, "2", "chunks: 4 jobs: results depend on it, so it does not follow the ranks"),
     ],
 )
 def test_check_warns_about_idle_ranks(

@@ -64,7 +64,7 @@ def test_behaviour_of_vector_environments_uses_infos() -> None:
     """After 5 and 3 steps: the last step, and the last observation with the return by a function."""
     for options, expected in (
         ({"info": "step"}, [[5], [3]]),
-        ({"function": f"{__name__}:told"}, [[5, 5, 5], [3, 3, 3]]),
+        ({"function": f"{__name__}:last_step"}, [[5, 5, 5], [3, 3, 3]]),
     ):
         task = episodes(
             "tests.helpers.vector_toys:InformativeLater-v0", stepping="vector", behaviour=BehaviourOptions(**options)
@@ -73,10 +73,10 @@ def test_behaviour_of_vector_environments_uses_infos() -> None:
 
 
 def test_behaviour_can_be_a_user_function() -> None:
-    result = behaviours("Survival", [4, 2], function="tests.tasks.episodes.test_behaviour:told")
+    result = behaviours("Survival", [4, 2], function="tests.tasks.episodes.test_behaviour:last_step")
     assert result.tolist() == [[5, 5, 5], [3, 3, 3]]
-    task = {"env_id": "CartPole-v1", "behaviour": {"function": "tests.tasks.episodes.test_behaviour:told"}}
-    hashes = {"tests.tasks.episodes.test_behaviour:told": source_hash("tests.tasks.episodes.test_behaviour:told")}
+    task = {"env_id": "CartPole-v1", "behaviour": {"function": "tests.tasks.episodes.test_behaviour:last_step"}}
+    hashes = {"tests.tasks.episodes.test_behaviour:last_step": source_hash("tests.tasks.episodes.test_behaviour:last_step")}
     assert sources({"task": {"kind": "episodes", **task}}) == hashes and all(hashes.values())
 
 
