@@ -163,7 +163,8 @@ def test_inspect_skips_a_damaged_checkpoint(tmp_path: Path, capsys: Any) -> None
     assert strict_json(capsys.readouterr().out)["generation"] == 1
 
 
-VECTOR = ["task.env_id=tests.helpers.vector_toys:InformativeLater-v0", "task.stepping=vector"]  # results depend on the chunks
+# results depend on the chunks
+VECTOR = ["task.env_id=tests.helpers.vector_toys:InformativeLater-v0", "task.stepping=vector"]
 
 
 @pytest.mark.parametrize(

@@ -73,10 +73,11 @@ def test_behaviour_of_vector_environments_uses_infos() -> None:
 
 
 def test_behaviour_can_be_a_user_function() -> None:
-    result = behaviours("Survival", [4, 2], function="tests.tasks.episodes.test_behaviour:last_step")
+    name = f"{__name__}:last_step"
+    result = behaviours("Survival", [4, 2], function=name)
     assert result.tolist() == [[5, 5, 5], [3, 3, 3]]
-    task = {"env_id": "CartPole-v1", "behaviour": {"function": "tests.tasks.episodes.test_behaviour:last_step"}}
-    hashes = {"tests.tasks.episodes.test_behaviour:last_step": source_hash("tests.tasks.episodes.test_behaviour:last_step")}
+    task = {"env_id": "CartPole-v1", "behaviour": {"function": name}}
+    hashes = {name: source_hash(name)}
     assert sources({"task": {"kind": "episodes", **task}}) == hashes and all(hashes.values())
 
 
