@@ -153,7 +153,7 @@ class MappedMemory:
         try:
             location = ""
             if descriptor is not None:  # the inode detects a path that means another file in another container
-                location = f"{os.fstat(descriptor).st_ino} /proc/{os.getpid()}/fd/{descriptor}"
+                location = _location(descriptor)
             locations = world.allgather(_bytes(location))
             memory = _map_file(locations[node[0]].tobytes().decode(), size)
             is_mapped = world.allgather(_bytes("" if memory is None else "mapped"))
@@ -204,3 +204,8 @@ def _map_file(location: str, size: int) -> mmap.mmap | None:
         finally:
             os.close(descriptor)
     return None
+
+
+def _location(descriptor: int) -> str:
+    """Return inode and path of an open file, with which other processes of the node can map it."""
+    return f"{os.fstat(descriptor).st_ino} /proc/{os.getpid()}/fd/{descriptor}"
