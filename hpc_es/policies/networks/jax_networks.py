@@ -31,7 +31,7 @@ from hpc_es.core.failures import failure_from_error
 from hpc_es.core.policy import Tree
 from hpc_es.core.population import Layout
 from hpc_es.policies.networks.keras_networks import KerasNetwork
-from hpc_es.policies.networks.network import KEY, STATISTICS, Backend, Network
+from hpc_es.policies.networks.network import KEY, STATISTICS, Backend, Network, array_text, require_deterministic
 
 EXPECTED = (
     "a pair (init, apply) of functions, an object with init, memory and apply, or a module of flax, equinox or Keras"
@@ -248,30 +248,20 @@ def check(network: Network, name: str, observations: ObservationSpec, outputs: i
     if not _is_array(result[0]):
         raise ConfigError([(KEY, f"{expected}, found {_type_text(result[0])}")])
     if result[0].shape != (outputs,) or not jnp.issubdtype(result[0].dtype, jnp.floating):
-        actual = _array_text(result[0])
-        raise ConfigError([(KEY, f"{expected}, found {actual} for an observation {_array_text(observation)}")])
+        actual = array_text(result[0])
+        raise ConfigError([(KEY, f"{expected}, found {actual} for an observation {array_text(observation)}")])
     if _memory_text(after) != _memory_text(memory):
         text = f"expected {name} to return a memory like its memory(), {_memory_text(memory)}"
         raise ConfigError([(KEY, f"{text}, found {_memory_text(after)}")])
-    _require_deterministic(network, name, np.ones(observations.shape, observations.dtype))
-
-
-def _require_deterministic(network: Network, name: str, observation: Array) -> None:
-    rng = np.random.default_rng(0)
-    parameters = network.layout.split(network.initial(rng))
+    parameters = network.layout.split(network.initial(np.random.default_rng(0)))
+    ones = np.ones(observations.shape, observations.dtype)
     first, second = (
-        [np.asarray(leaf) for leaf in jax.tree.leaves(network.apply(parameters, network.memory(), observation))]
+        [np.asarray(leaf) for leaf in jax.tree.leaves(network.apply(parameters, network.memory(), ones))]
         for _ in range(2)
     )
-    if any(one.tobytes() != other.tobytes() for one, other in zip(first, second, strict=True)):
-        text = f"two calls of {name} with the same arguments differ: expected a network without random numbers, such"
-        raise ConfigError([(KEY, f"{text} as dropout, and without state of its own")])
-
-
-def _array_text(array: Any) -> str:
-    return f"{array.dtype}[{', '.join(map(str, array.shape))}]"
+    require_deterministic(name, first, second)
 
 
 def _memory_text(memory: Any) -> str:
     """Return the structure, shapes and dtypes of a tree as text."""
-    return str(jax.tree.map(_array_text, memory)).replace("'", "")
+    return str(jax.tree.map(array_text, memory)).replace("'", "")

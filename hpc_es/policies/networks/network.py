@@ -6,12 +6,13 @@ observations and the memory of episodes are the policy's task: see `compiled_act
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal, Protocol
 
 import numpy as np
 
 from hpc_es.core.data import Array, Float32
+from hpc_es.core.errors import ConfigError
 from hpc_es.core.policy import Tree
 from hpc_es.core.population import Layout
 
@@ -52,3 +53,15 @@ class Network(Protocol):
         task, or float32 if observations are normalised.
         """
         ...
+
+
+def array_text(array: Array) -> str:
+    """Return dtype and shape of an array, or of an array of a library, such as "float32[2, 3]"."""
+    return f"{array.dtype}[{', '.join(map(str, array.shape))}]"
+
+
+def require_deterministic(name: str, first: Sequence[Array], second: Sequence[Array]) -> None:
+    """Raise ConfigError if the results of two calls of a network with the same arguments differ in a bit."""
+    if any(one.tobytes() != other.tobytes() for one, other in zip(first, second, strict=True)):
+        text = f"two calls of {name} with the same arguments differ: expected a network without random numbers, such"
+        raise ConfigError([(KEY, f"{text} as dropout, and without state of its own")])

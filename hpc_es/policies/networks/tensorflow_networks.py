@@ -17,7 +17,7 @@ import numpy as np
 from hpc_es.core.data import Array, ObservationSpec
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.failures import failure_from_error
-from hpc_es.policies.networks.network import KEY, Network
+from hpc_es.policies.networks.network import KEY, Network, array_text, require_deterministic
 from hpc_es.policies.networks.tensorflow_actors import tensorflow
 
 EXPECTED = "a Keras model, or an object with layout, backend, initial, memory and apply"
@@ -53,15 +53,13 @@ def check(network: Network, name: str, observations: ObservationSpec, outputs: i
     first, memory = _called(network, name, parameters, observation)
     expected = f"expected outputs float32[{outputs}] of {name} ({why})"
     if first[0].shape != (outputs,) or first[0].dtype.kind != "f":
-        actual = f"{_array_text(first[0])} for an observation {_array_text(observation)}"
+        actual = f"{array_text(first[0])} for an observation {array_text(observation)}"
         raise ConfigError([(KEY, f"{expected}, found {actual}")])
-    if (after := [_array_text(leaf) for leaf in first[1:]]) != memory:
+    if (after := [array_text(leaf) for leaf in first[1:]]) != memory:
         text = f"expected {name} to return a memory like its memory(), [{', '.join(memory)}]"
         raise ConfigError([(KEY, f"{text}, found [{', '.join(after)}]")])
     second, _ = _called(network, name, parameters, observation)
-    if any(one.tobytes() != other.tobytes() for one, other in zip(first, second, strict=True)):
-        text = f"two calls of {name} with the same arguments differ: expected a network without random numbers, such"
-        raise ConfigError([(KEY, f"{text} as dropout, and without state of its own")])
+    require_deterministic(name, first, second)
 
 
 def _called(network: Network, name: str, parameters: Any, observation: Array) -> tuple[list[Array], list[str]]:
@@ -75,11 +73,7 @@ def _called(network: Network, name: str, parameters: Any, observation: Array) ->
     except ConfigError:
         raise
     except Exception as error:  # of the user's code
-        text = f"apply of {name} fails for an observation {_array_text(observation)}"
+        text = f"apply of {name} fails for an observation {array_text(observation)}"
         raise ConfigError([(KEY, f"{text}: {failure_from_error(error).text}")]) from error
-    before = [_array_text(np.asarray(leaf)) for leaf in tf.nest.flatten(memory)]
+    before = [array_text(np.asarray(leaf)) for leaf in tf.nest.flatten(memory)]
     return [np.asarray(leaf) for leaf in leaves], before
-
-
-def _array_text(array: Array) -> str:
-    return f"{array.dtype}[{', '.join(map(str, array.shape))}]"
