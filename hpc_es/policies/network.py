@@ -99,7 +99,7 @@ class NetworkPolicy:
 
             return TensorFlowCall(self.network, self.candidates_per_call)
         require_device(None, configured_jax().devices()[0].platform)
-        from hpc_es.policies.networks.jax_actors import JaxCall
+        from hpc_es.policies.networks.jax_networks import JaxCall
 
         return JaxCall(self.network, self.candidates_per_call)
 

@@ -90,7 +90,7 @@ def repetitions_text(path: Path) -> str:
     """Return the entries of `listed` as text, with the planned number of repetitions."""
     entries, planned = listed(path), repetitions(path)
     of = "" if planned is None else f" of {planned}"
-    lines = [f"{path} holds repetitions, {len(entries)}{of} begun:"]
+    lines = [f"{path} holds repetitions, {len(entries)}{of} started:"]
     lines += ["  ".join([f"  {Path(entry['path']).name}", *_parts(entry)]) for entry in entries]
     return "\n".join(lines) + "\n"
 

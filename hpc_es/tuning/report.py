@@ -112,7 +112,7 @@ def report_text(report: TuningReport) -> str:
     complete = len(report.numbers(COMPLETE))
     if report.repetitions == 1 and complete > 1:
         lines.append(f"each trial was run once, so the best of {complete} is in part the luckiest: {AGAIN}")
-    for state, words in ((MISSING, "not begun yet"), (STARTED, "started, and running or interrupted")):
+    for state, words in ((MISSING, "not started yet"), (STARTED, "started, and running or interrupted")):
         if numbers := report.numbers(state):
             lines.append(f"{words}: {_runs(numbers)}")
     return "\n".join(line.rstrip() for line in lines) + "\n"

@@ -86,7 +86,7 @@ class Trial:
         """
         starts = self.fruitless_starts()
         if starts >= MOST_BEGINNINGS:
-            text = f"begun {starts} times without a new generation: it seems to end the whole job; see its log.txt"
+            text = f"started {starts} times without a new generation: it seems to end the whole job; see its log.txt"
             self.end(hyperparameters, FAILED, reason=text)
             return False
         furthest = max(self.generations(), int(self.record().get("generation", 0)))

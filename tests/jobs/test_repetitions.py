@@ -198,7 +198,7 @@ def test_inspect_and_eval_list_the_repetitions(tmp_path: Path, capsys: Any) -> N
         (tmp_path / f"repetition_{number:04d}").mkdir()
         (tmp_path / f"repetition_{number:04d}" / "status.json").write_text(json.dumps(status))
     lines = (
-        f"{tmp_path} holds repetitions, 2 begun:\n"
+        f"{tmp_path} holds repetitions, 2 started:\n"
         "  repetition_0000  finished  generations 6  best return 7.25\n"
         "  repetition_0002  killed  generations 3\n"
     )

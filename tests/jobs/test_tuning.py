@@ -197,7 +197,7 @@ def test_trial_that_ends_the_job_is_skipped_after_several_starts(tmp_path: Path)
     assert [state for state, _, _ in outcome(output).values()] == ["begun", "complete"], "the other one came first"
     tune(0, output, space, base=base, status=-signal.SIGKILL)
     said = tune(0, output, space, base=base)
-    assert "trial_0000 failed: begun 3 times without a new generation" in said
+    assert "trial_0000 failed: started 3 times without a new generation" in said
     assert [state for state, _, _ in outcome(output).values()] == ["failed", "complete"]
 
 

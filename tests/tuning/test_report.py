@@ -72,7 +72,7 @@ def test_report_has_a_line_per_trial_and_names_failures(tmp_path: Path, capsys: 
     assert lines[1].split(maxsplit=4) == ["4", "complete", "7.25", "0.01", "[4, 4]"]
     assert lines[7].split() == ["2", "complete", "1", "pruned", "1", "failed", "1", "begun", "1", "missing"]
     assert "trial 0 failed: all episodes failed" in lines
-    assert "not begun yet: 5" in lines
+    assert "not started yet: 5" in lines
 
 
 def test_trials_of_a_study_have_their_hyperparameters(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ def test_trial_fails_after_three_starts_without_progress(tmp_path: Path) -> None
     assert [trial.begin(VALUES) for _ in range(4)] == [True, True, True, False]
     record = trial.record()
     assert (record["state"], record["hyperparameters"], record["trial"]) == ("failed", VALUES, 7)
-    assert "begun 3 times without a new generation" in record["reason"]
+    assert "started 3 times without a new generation" in record["reason"]
     assert trial.over
 
 

@@ -1,4 +1,6 @@
-"""Networks in JAX: what a builder may return, as a `Network`. Set up JAX before importing this.
+"""Networks in JAX: what a builder may return, as a `Network`, and their compiled calls.
+
+Set up JAX before importing this.
 
 | returned by the builder | parameters | memory |
 |---|---|---|
@@ -17,7 +19,7 @@ activation functions, are constants.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +32,7 @@ from hpc_es.core.errors import ConfigError
 from hpc_es.core.failures import failure_from_error
 from hpc_es.core.policy import Tree
 from hpc_es.core.population import Layout
+from hpc_es.policies.networks.jax_convolutions import convolving_in_turn
 from hpc_es.policies.networks.keras_networks import KerasNetwork
 from hpc_es.policies.networks.network import KEY, STATISTICS, Backend, Network, array_text, require_deterministic
 
@@ -265,3 +268,30 @@ def check(network: Network, name: str, observations: ObservationSpec, outputs: i
 def _memory_text(memory: Any) -> str:
     """Return the structure, shapes and dtypes of a tree as text."""
     return str(jax.tree.map(array_text, memory)).replace("'", "")
+
+
+# Compiled calls
+
+
+class JaxCall:
+    """A network that JAX compiles for `size` candidates on its first use."""
+
+    def __init__(self, network: Network, size: int) -> None:
+        self.size, self.layout = size, network.layout
+        leaves, tree = jax.tree.flatten(network.memory())
+        self.memory: Sequence[Array] = [np.asarray(leaf) for leaf in leaves]
+
+        apply = convolving_in_turn(network.apply)
+
+        def step(parameters: Any, memory: Any, observation: Any) -> tuple[Any, Any]:
+            outputs, after = apply(parameters, jax.tree.unflatten(tree, memory), observation)
+            return outputs.astype(jnp.float32), jax.tree.leaves(after)
+
+        self._step = jax.jit(jax.vmap(step))
+
+    def load(self, parts: Mapping[str, Float32]) -> Any:
+        return {name: jnp.asarray(part) for name, part in parts.items()}
+
+    def step(self, parameters: Any, memory: Sequence[Any], observations: Array) -> tuple[Any, Sequence[Any]]:
+        result: tuple[Any, Sequence[Any]] = self._step(parameters, list(memory), observations)
+        return result
