@@ -225,3 +225,5 @@ def test_fault_tolerance_is_refused_for_asynchronous_updates(updates: str, refus
 
 def test_fault_tolerance_has_no_effect_on_one_rank(tmp_path: Path) -> None:
     runs.finished(0, tmp_path / "run", "mpi.fault_tolerance=true")
+    runs.finished(0, tmp_path / "other", "mpi.fault_tolerance=false")
+    runs.assert_same(tmp_path / "run", tmp_path / "other")
