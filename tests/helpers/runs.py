@@ -155,3 +155,13 @@ def generation(run: Path) -> int:
     """Number of generations that a running job has recorded."""
     path = run / "metrics.jsonl"
     return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def killed_and_resumed(run: Path, ranks: int, resumed_on: int, *options: str) -> int:
+    """Kill a run after its second generation and resume it on other ranks; return its number of generations."""
+    with begin(ranks, run, *options, "stop.generations=10000") as job:
+        wait_for(lambda: generation(run) > 2, 240.0)
+        job.kill()
+    end = newest(run).state.generation + 2
+    finished(resumed_on, run, *options, f"stop.generations={end}")
+    return end

@@ -28,11 +28,7 @@ def policy(name: str) -> str:
 @pytest.mark.parametrize("name", ["keras", "keras_recurrent"])
 def test_run_killed_and_resumed_on_three_ranks_equals_one_on_one_rank(name: str, tmp_path: Path) -> None:
     options, run = (policy(name), NORMALISED, *runs.EVERY), tmp_path / "three"
-    with runs.begin(3, run, *options, "stop.generations=10000") as job:
-        runs.wait_for(lambda: runs.generation(run) > 2, 240.0)
-        job.kill()
-    end = runs.newest(run).state.generation + 2
-    runs.finished(3, run, *options, f"stop.generations={end}")
+    end = runs.killed_and_resumed(run, 3, 3, *options)
     runs.finished(0, tmp_path / "one", *options, f"stop.generations={end}")
     runs.assert_same(run, tmp_path / "one")
 

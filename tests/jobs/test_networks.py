@@ -28,11 +28,7 @@ def policy(name: str) -> str:
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.long] * (name in LONG)) for name in NAMES])
 def test_killed_on_three_ranks_and_resumed_on_two_the_result_is_that_of_one(name: str, tmp_path: Path) -> None:
     options, run = (policy(name), NORMALISED, *runs.EVERY), tmp_path / "three"
-    with runs.begin(3, run, *options, "stop.generations=10000") as job:
-        runs.wait_for(lambda: runs.generation(run) > 2, 120.0)
-        job.kill()
-    end = runs.newest(run).state.generation + 2
-    runs.finished(2, run, *options, f"stop.generations={end}")
+    end = runs.killed_and_resumed(run, 3, 2, *options)
     runs.here(runs.tiny(tmp_path), tmp_path / "one", [*options, f"stop.generations={end}"])
     runs.assert_same(run, tmp_path / "one")
 

@@ -14,6 +14,7 @@ from hpc_es.core.errors import ConfigError
 from hpc_es.core.population import Explicit
 from hpc_es.policies import network
 from tests.helpers import own_networks
+from tests.helpers.populations import candidates, random_inputs
 
 BOX = Box(np.array([-1, -0.5], np.float32), np.array([1, 0.25], np.float32))
 SPACES = Spaces(flat_observations(3), BOX)
@@ -34,14 +35,8 @@ def acted(actor: Any, observations: Any) -> Any:
     return np.stack([actor.act(step) for step in observations])
 
 
-def candidates(policy: Any, rows: int = ROWS) -> Any:
-    return np.stack([policy.initial(np.random.default_rng(seed)) for seed in range(rows)])
-
-
 def observed(spaces: Spaces = SPACES, rows: int = ROWS) -> Any:
-    rng, spec = np.random.default_rng(5), spaces.observations
-    shape = (STEPS, rows, *spec.shape)
-    return rng.integers(256, size=shape).astype(spec.dtype) if spec.is_integer else rng.normal(size=shape).astype("f4")
+    return random_inputs(spaces.observations, STEPS, rows)
 
 
 def dense(observations: Any, outputs: int) -> Any:
@@ -73,7 +68,7 @@ def test_dense_layer_of_two_units_by_hand(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize("name", own_networks.NAMES)
 def test_row_depends_on_neither_its_position_nor_the_others(name: str) -> None:
     policy, observations = policy_of(name), observed()
-    theta = candidates(policy)
+    theta = candidates(policy, ROWS)
     together = acted(actor(policy, theta), observations)
     for order in ([3, 0, 5, 1, 4, 2], [5, 4, 3], [1], [2, 2, 2, 2, 2]):
         result = acted(actor(policy, theta[order]), observations[:, order])
@@ -83,7 +78,7 @@ def test_row_depends_on_neither_its_position_nor_the_others(name: str) -> None:
 @pytest.mark.parametrize("name", own_networks.NAMES)
 def test_kept_and_restarted_rows(name: str) -> None:
     policy, observations = policy_of(name), observed()
-    theta = candidates(policy)
+    theta = candidates(policy, ROWS)
     together, new = acted(actor(policy, theta), observations), acted(actor(policy, theta), observations[1:])
     bound = actor(policy, theta)
     bound.act(observations[0])
@@ -104,7 +99,7 @@ def test_every_call_has_the_same_number_of_candidates(monkeypatch: pytest.Monkey
         return original(parameters, memory, rows)
 
     monkeypatch.setattr(policy._call, "step", step)
-    bound = actor(policy, candidates(policy))
+    bound = actor(policy, candidates(policy, ROWS))
     bound.act(observations[0])
     bound.keep(np.array([3]))
     bound.act(observations[1, [3]])
@@ -116,7 +111,7 @@ def test_every_call_has_the_same_number_of_candidates(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("name", ["recurrent", "keras_recurrent"])
 def test_memory_can_be_passed_to_another_actor(name: str) -> None:
     policy, observations = policy_of(name), observed()
-    theta = candidates(policy)
+    theta = candidates(policy, ROWS)
     first, second = actor(policy, theta), actor(policy, theta)
     first.act(observations[0])
     second.remember(first.memory())
@@ -129,7 +124,7 @@ def test_pure_form_acts_like_the_actor(name: str) -> None:
     import jax.numpy as jnp
 
     policy, observations = policy_of(name), observed()
-    theta = candidates(policy)
+    theta = candidates(policy, ROWS)
     together = acted(actor(policy, theta), observations)
     pure = policy.pure(jnp)
     for row in range(ROWS):
@@ -158,7 +153,7 @@ def test_heads(actions: Any, bins: int | None, outputs: int) -> None:
     spaces = Spaces(flat_observations(3), actions)
     policy = policy_of("plain", spaces, action_bins=bins)
     assert policy.layout.shapes["output"] == (own_networks.WIDTH, outputs)
-    result = actor(policy, candidates(policy)).act(observed()[0])
+    result = actor(policy, candidates(policy, ROWS)).act(observed()[0])
     assert result.shape == {2: (ROWS, 2), 10: (ROWS, 2), 4: (ROWS,), 5: (ROWS, 2)}[outputs]
 
 
@@ -166,7 +161,7 @@ def test_heads(actions: Any, bins: int | None, outputs: int) -> None:
 def test_images_arrive_as_bytes(name: str) -> None:
     policy, observations = policy_of(name, IMAGES), observed(IMAGES)
     assert observations.dtype == np.uint8
-    actions = actor(policy, candidates(policy)).act(observations[0])
+    actions = actor(policy, candidates(policy, ROWS)).act(observations[0])
     assert actions.shape == (ROWS,) and set(actions) <= {0, 1, 2}
 
 

@@ -13,7 +13,7 @@ from hpc_es.core.data import Box, Discrete, ObservationSpec, Spaces, flat_observ
 from hpc_es.core.errors import ConfigError
 from hpc_es.policies import network
 from tests.helpers import own_networks
-from tests.helpers.populations import explicit
+from tests.helpers.populations import candidates, explicit, random_inputs
 from tests.helpers.trained import NORMALISER
 
 pytestmark = pytest.mark.tensorflow
@@ -41,14 +41,8 @@ def policy_of(build: Any, spaces: Spaces = SPACES, **options: Any) -> Any:
     return network.build(network.Options(network=f"tests.helpers.own_networks:{name}", **options), spaces)
 
 
-def candidates(policy: Any, rows: int = ROWS) -> Any:
-    return np.stack([policy.initial(np.random.default_rng(seed)) for seed in range(rows)])
-
-
 def observed(spaces: Spaces = SPACES, rows: int = ROWS) -> Any:
-    rng, spec = np.random.default_rng(5), spaces.observations
-    shape = (STEPS, rows, *spec.shape)
-    return rng.integers(256, size=shape).astype(spec.dtype) if spec.is_integer else rng.normal(size=shape).astype("f4")
+    return random_inputs(spaces.observations, STEPS, rows)
 
 
 def acted(policy: Any, theta: Any, observations: Any, normaliser: Any = None) -> Any:
@@ -92,7 +86,7 @@ def policy_of_case(case: str) -> tuple[Any, Spaces]:
 @every_case
 def test_row_depends_on_neither_its_position_nor_the_others(case: str) -> None:
     policy, spaces = policy_of_case(case)
-    theta, observations = candidates(policy), observed(spaces)
+    theta, observations = candidates(policy, ROWS), observed(spaces)
     together = acted(policy, theta, observations)
     assert len(np.unique(together)) > 1
     for order in ([3, 0, 5, 1, 4, 2], [5, 4], [2, 2, 2, 2, 2]):
@@ -131,14 +125,14 @@ def test_dense_layer_equals_a_linear_mlp() -> None:
         return keras.Sequential([keras.layers.Input(observations.shape), keras.layers.Dense(outputs)])
 
     policy, linear = policy_of(build), mlp.build(mlp.Options(hidden_dims=()), SPACES)
-    theta = candidates(policy)
+    theta = candidates(policy, ROWS)
     expected = acted(linear, theta, observed(), NORMALISER)
     np.testing.assert_allclose(acted(policy, theta, observed(), NORMALISER), expected, rtol=1e-5, atol=1e-6)
 
 
 def test_kept_and_restarted_rows() -> None:
     policy = policy_of("keras_recurrent")
-    theta, observations = candidates(policy), observed()
+    theta, observations = candidates(policy, ROWS), observed()
     together, new = acted(policy, theta, observations), acted(policy, theta, observations[1:])
     actor = policy.bind(explicit(theta), None)
     actor.act(observations[0])
@@ -212,7 +206,7 @@ def test_dropout_layer_is_refused_unless_frozen() -> None:
     assert "policy.frozen: true" in message
     policy = policy_of(build, frozen=True)
     plain = policy_of(lambda *_: sequential())
-    theta = candidates(policy)
+    theta = candidates(policy, ROWS)
     assert acted(policy, theta, observed()).tobytes() == acted(plain, theta, observed()).tobytes()
 
 
@@ -227,7 +221,7 @@ def test_statistics_are_refused_unless_frozen() -> None:
     assert "batch_normalization/moving_mean" in refusal(build)
     policy = policy_of(build, frozen=True)
     plain = policy_of(lambda *_: sequential())
-    theta = candidates(policy)
+    theta = candidates(policy, ROWS)
     expected = acted(plain, theta, (observed() / np.sqrt(1.001)).astype(np.float32))
     np.testing.assert_allclose(acted(policy, theta, observed()), expected, rtol=1e-5, atol=1e-6)
 
@@ -240,7 +234,7 @@ def test_layers_that_are_not_trainable_are_constants() -> None:
 
     policy = policy_of(build)
     assert policy.layout.size == 4 * 2 + 2
-    theta = candidates(policy)
+    theta = candidates(policy, ROWS)
     assert acted(policy, theta, observed()).tobytes() == acted(policy_of(build), theta, observed()).tobytes()
 
 
