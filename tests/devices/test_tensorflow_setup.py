@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import re
 
 import pytest
 
@@ -95,20 +94,19 @@ def test_actors_compute_on_the_default_device_of_tensorflow() -> None:
     from hpc_es.core.data import Box, ObservationSpec, Spaces
     from hpc_es.core.population import unperturbed
     from hpc_es.policies import mlp
+    from hpc_es.policies.networks.tensorflow_actors import TensorFlowCall
     spaces = Spaces(ObservationSpec((3,)), Box(-np.ones(2, np.float32), np.ones(2, np.float32)))
     policy = mlp.build(mlp.Options(hidden_dims=(4,), backend="tensorflow"), spaces)
     theta = np.linspace(-1, 1, policy.layout.size, dtype=np.float32)
-    tf.debugging.set_log_device_placement(True)
     results = []
+    step, outputs = TensorFlowCall.step, []
+    TensorFlowCall.step = lambda *arguments: outputs.append(step(*arguments)) or outputs[-1]
     for number in (0, 2):
         with tf.device(f"CPU:{number}"):
             actor = policy.bind(unperturbed(policy.layout, theta, 5), None)
             results.append(actor.act(np.ones((5, 3), np.float32)).tobytes())
-        print("end", flush=True)
     assert results[0] == results[1]
+    print([output.device[-5:] for output, _ in outputs])
     """
-    done = python(script(program), env={"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "0"})
-    assert done.status == 0, str(done)
-    for section, device in zip(done.stdout.split("end\n"), ("CPU:0", "CPU:2"), strict=False):
-        assert "BatchMatMul" in section
-        assert set(re.findall(r"device:(\w+:\d)", section)) == {device}
+    done = python(script(program), env={"CUDA_VISIBLE_DEVICES": ""})
+    assert done.stdout == "['CPU:0', 'CPU:2']\n", str(done)
