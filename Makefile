@@ -63,7 +63,7 @@ test-gpu:       ## the tests on the GPU of this machine, in a virtual environmen
 
 test-all-extras: venv ## all extras in one virtual environment, that of test-jax: native stepping, bits and speed of the lean .venv
 	@test -x $(VENV)-jax/bin/pip || $(PYTHON) -m venv $(VENV)-jax
-	$(VENV)-jax/bin/pip install --quiet --disable-pip-version-check -e '.[mpi,tensorflow,tensorboard,mlflow,wandb,video,mujoco,box2d,programs,gym,tune,jax,oracles]' pytest
+	$(VENV)-jax/bin/pip install --quiet --disable-pip-version-check -e '.[mpi,tensorflow,tensorboard,mlflow,wandb,video,mujoco,box2d,atari,programs,gym,tune,jax,oracles]' pytest
 	$(VENV)-jax/bin/pip check
 	LEAN_PYTHON=$(BIN)/python $(VENV)-jax/bin/python -m pytest tests/jobs/test_all_extras.py
 
