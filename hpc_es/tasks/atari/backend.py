@@ -10,7 +10,7 @@ import numpy as np
 
 from hpc_es.core.data import Array, Float64
 from hpc_es.tasks.atari.game import Game, GameSettings
-from hpc_es.tasks.atari.images import AreaResize, push
+from hpc_es.tasks.atari.images import Resize, push
 from hpc_es.tasks.episodes.environment_backend import RunningEpisodes, StepResult
 
 INFO_KEYS = ("lives", "episode_frame_number")  # attributes of Game
@@ -29,7 +29,7 @@ class AtariBackend:
     """
 
     def __init__(
-        self, settings: GameSettings, resize: AreaResize, shape: tuple[int, ...], keys: Sequence[str] = ()
+        self, settings: GameSettings, resize: Resize, shape: tuple[int, ...], keys: Sequence[str] = ()
     ) -> None:
         self._settings, self._resize, self._shape, self._keys = settings, resize, shape, keys
         self._games: list[Game] = []

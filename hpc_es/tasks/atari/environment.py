@@ -10,7 +10,7 @@ import numpy as np
 from hpc_es.core.data import Array
 from hpc_es.tasks.atari.backend import info_of
 from hpc_es.tasks.atari.game import Game, GameSettings
-from hpc_es.tasks.atari.images import AreaResize, push
+from hpc_es.tasks.atari.images import Resize, push
 
 FRAMES_PER_SECOND = 60  # of the console
 
@@ -19,7 +19,7 @@ class AtariEnvironment(gymnasium.Env[Any, Any]):  # type: ignore[misc]
     """Whole games without clipped rewards; observations are uint8[height, width, images * channels]."""
 
     def __init__(
-        self, settings: GameSettings, resize: AreaResize, shape: tuple[int, ...], render_mode: str | None = None
+        self, settings: GameSettings, resize: Resize, shape: tuple[int, ...], render_mode: str | None = None
     ) -> None:
         fps = FRAMES_PER_SECOND / settings.frame_skip
         self.metadata = {"render_modes": ["rgb_array"], "render_fps": fps}

@@ -33,14 +33,16 @@ class GameSettings:
     fire_reset: bool  # whether the first of them is FIRE, if the game has that action
     full_action_space: bool  # all 18 actions, or those that the game uses
     max_frames: int  # time limit of an episode in frames
-    grayscale: bool
+    grayscale: bool  # whether frames have one channel, the luminance
+    pools: bool = True  # whether an observation shows the maximum of the last two frames, or the last one
 
 
 class Game:
     """Plays episodes.
 
-    `frames` are the last two frames, uint8[2, height, width, channels]: the first one is the maximum of both after a
-    reset or step, as an observation shows it. A step that ends the episode may leave earlier frames there.
+    `frames` are the last two frames, uint8[2, height, width, channels]: the first one is what an observation shows
+    after a reset or step, the maximum of both if `settings.pools`. A step that ends the episode may leave earlier
+    frames there.
     """
 
     def __init__(self, settings: GameSettings) -> None:
@@ -113,7 +115,7 @@ class Game:
             self.is_over = ale.game_over() or (ends_with_life and 0 < lives < self.lives)
             if self.is_over or self._elapsed >= settings.max_frames:
                 break
-            if remaining <= 2:
+            if remaining <= 1 + settings.pools:
                 self._grab(remaining - 1)
         self.is_cut = self._elapsed >= settings.max_frames and not self.is_over
         self.lives = lives

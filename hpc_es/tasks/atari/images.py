@@ -1,18 +1,23 @@
-"""Frames of the emulator as observations: reduced by averaging areas, and stacked.
+"""Frames of the emulator as observations: reduced in size, and stacked.
 
 `AreaResize` gives the bytes of OpenCV's INTER_AREA on x86-64, which computes with float32: a mean that is not halfway
-between two integers is rounded exactly, and the few that are halfway follow OpenCV's rounding errors.
+between two integers is rounded exactly, and the few that are halfway follow OpenCV's rounding errors. `LinearResize`
+gives the bytes of OpenCV's INTER_LINEAR, which computes with integers.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from hpc_es.core.data import Array, Float32
+
+# From frames uint8[n, source height, source width, channels] to images uint8[n, height, width, channels].
+Resize: TypeAlias = Callable[[Array], Array]
 
 GROUP = 8  # images that are resized together; more would leave the cache of the processor
 
@@ -120,6 +125,85 @@ class AreaResize:
         values = _weighted_sum(pixels.astype(np.float32).swapaxes(0, 1), columns.weights[:, column])
         rounded: Array = np.rint(_weighted_sum(values, rows.weights[:, row]))
         return rounded
+
+
+LINEAR_ONE = 2048  # weights of a bilinear interpolation are integers, whose sum along an axis is about this
+
+
+class LinearResize:
+    """Resizes images uint8[n, source height, source width, channels] by bilinear interpolation between pixel centres.
+
+    Each axis has two source pixels for each resized pixel, with weights rounded to 1 / LINEAR_ONE. Columns are
+    interpolated first. Pixels beyond the edge are those of the edge.
+    """
+
+    def __init__(self, source: tuple[int, int], size: tuple[int, int]) -> None:
+        self._rows, self._columns = linear_taps(source[0], size[0]), linear_taps(source[1], size[1])
+
+    def __call__(self, images: Array) -> Array:
+        """Return the resized images, uint8[n, height, width, channels] of uint8[n, source height, ...]."""
+        count, height, _, channels = images.shape
+        lines = images.reshape(count, height, -1)
+        (columns, widths), (rows, heights) = self._columns, self._rows
+        left, right = (columns[:, :, np.newaxis] * channels + np.arange(channels)).reshape(2, -1)
+        wide_left, wide_right = np.repeat(widths, channels, axis=1)
+        across = lines.take(left, axis=2) * wide_left
+        across += lines.take(right, axis=2) * wide_right
+        across >>= 4  # as OpenCV does, so that products fit 32 bits
+        total = across.take(rows[0], axis=1) * heights[0][:, np.newaxis] >> 16
+        total += across.take(rows[1], axis=1) * heights[1][:, np.newaxis] >> 16
+        total += 2
+        total >>= 2
+        resized: Array = total.astype(np.uint8).reshape(count, -1, widths.shape[1], channels)
+        return resized
+
+
+def linear_taps(source: int, size: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.int32]]:
+    """Return indices of the two source pixels and their weights along one axis, intp[2, size] and int32[2, size].
+
+    The centre of pixel i is at (i + 1/2) * source / size - 1/2 in source pixels.
+    """
+    centres = ((np.arange(size) + 0.5) * (source / size) - 0.5).astype(np.float32)
+    first = np.floor(centres)
+    fractions = centres - first
+    weights = np.rint(np.stack([np.float32(1) - fractions, fractions]) * np.float32(LINEAR_ONE))
+    return np.clip(np.stack([first, first + 1]), 0, source - 1).astype(np.intp), weights.astype(np.int32)
+
+
+class A3CPicture:
+    """The picture of OpenAI's universe-starter-agent, from screens uint8[n, height, 160, 3].
+
+    Rows 34 to 193 are reduced to 80 x 80 by means of 2 x 2 pixels, then to the size by bilinear interpolation. With
+    `grayscale` the three colours become their mean, rounded to the nearest integer.
+    """
+
+    ROWS, HALF = slice(34, 194), 80
+
+    def __init__(self, size: tuple[int, int], grayscale: bool) -> None:
+        self._resize, self._grayscale = LinearResize((self.HALF, self.HALF), size), grayscale
+
+    def __call__(self, screens: Array) -> Array:
+        """Return the pictures, uint8[n, height, width, 1], or three channels without grayscale."""
+        images = self._resize(halved(screens[:, self.ROWS]))
+        if not self._grayscale:
+            return images
+        totals = images[..., :1].astype(np.uint16) + images[..., 1:2] + images[..., 2:]
+        means: Array = ((totals + 1) // 3).astype(np.uint8)
+        return means
+
+
+def halved(images: Array) -> Array:
+    """Return the means of 2 x 2 pixels, halves rounded up: uint8[n, height / 2, width / 2, channels]."""
+    count, height, width, channels = images.shape
+    rows = images[:, ::2].astype(np.uint16)
+    rows += images[:, 1::2]
+    pairs = rows.reshape(count, height // 2, width // 2, 2 * channels)
+    sums = np.empty((*pairs.shape[:3], channels), np.uint16)
+    for channel in range(channels):  # much faster than one sum, whose inner loop would have three elements
+        np.add(pairs[..., channel], pairs[..., channels + channel], out=sums[..., channel])
+    sums += 2
+    sums >>= 2
+    return sums.astype(np.uint8)
 
 
 def _weighted_sum(values: Float32, weights: Float32) -> Float32:

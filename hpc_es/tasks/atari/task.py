@@ -25,6 +25,7 @@ from hpc_es.tasks.problems import ObservationNormalization, PolicyProblem
 if TYPE_CHECKING:
     from hpc_es.tasks.atari.backend import AtariBackend
     from hpc_es.tasks.atari.environment import AtariEnvironment
+    from hpc_es.tasks.atari.images import Resize
 
 OFFERS = Offers(problems=("vectors",), policy=True, any_chunks=True, info=True)
 
@@ -49,6 +50,12 @@ PROTOCOLS: Mapping[str, Mapping[str, Any]] = {
         "full_action_space": False,
         "max_frames": 20_000,
     },
+}
+
+# Defaults of the options that a picture determines.
+PICTURES: Mapping[str, Mapping[str, int]] = {
+    "standard": {"height": 84, "width": 84, "stack": 4},  # Mnih et al. 2015
+    "a3c": {"height": 42, "width": 42, "stack": 1},  # OpenAI's universe-starter-agent
 }
 
 
@@ -79,10 +86,25 @@ class Options:
     max_frames: Count | None = option("time limit of an episode in frames; null: the protocol's", None)
     episodic_life: bool = option("whether a training episode ends when a life is lost", False)
     reward_clipping: bool = option("whether rewards of training are clipped to -1, 0 and 1 per step", False)
-    height: Count = option("height of an observation in pixels, at most that of the screen (210)", 84)
-    width: Count = option("width of an observation in pixels, at most that of the screen (160)", 84)
-    stack: Count = option("number of images in an observation, the oldest first", 4)
-    grayscale: bool = option("one channel per image with the luminance; false: three channels", True)
+    picture: Literal["standard", "a3c"] = option(
+        "standard: the whole screen, as the maximum of the last two frames; a3c: rows 34 to 193 of the last frame, "
+        "reduced to 80 x 80 and then to height x width, as in OpenAI's universe-starter-agent",
+        "standard",
+    )
+    height: Count | None = option(
+        "height of an observation in pixels, at most 210 (a3c: 80); null: that of the picture (84; a3c: 42)",
+        None,
+    )
+    width: Count | None = option(
+        "width of an observation in pixels, at most 160 (a3c: 80); null: that of the picture (84; a3c: 42)",
+        None,
+    )
+    stack: Count | None = option(
+        "number of images in an observation, the oldest first; null: that of the picture (4; a3c: 1)", None
+    )
+    grayscale: bool = option(
+        "one channel per image with the luminance (a3c: the mean of the three colours); false: three channels", True
+    )
     episodes_per_job: Count = option("number of episodes per job; the return of a job is their mean", 1)
     reward_offset: float = option("number added to the reward of each training step, such as -1", 0.0)
     on_failed_episode: Literal["drop", "abort"] = option(
@@ -108,7 +130,16 @@ class Options:
 
 def protocol_options(options: Options) -> dict[str, Any]:
     """Return the options that a protocol determines, with the values that replace null."""
-    defaults = PROTOCOLS[options.protocol]
+    return _chosen(options, PROTOCOLS[options.protocol])
+
+
+def picture_options(options: Options) -> dict[str, int]:
+    """Return the options that a picture determines, with the values that replace null."""
+    return _chosen(options, PICTURES[options.picture])
+
+
+def _chosen(options: Options, defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options with the names of `defaults`, which replace null."""
     values = {name: getattr(options, name) for name in defaults}
     return {name: defaults[name] if value is None else value for name, value in values.items()}
 
@@ -121,34 +152,33 @@ class Atari:
             raise ConfigError([("task.kind", f"is atari, which needs {text}")])
         from hpc_es.tasks.atari.backend import INFO_KEYS
         from hpc_es.tasks.atari.game import Game, GameSettings
-        from hpc_es.tasks.atari.images import AreaResize
+        from hpc_es.tasks.atari.images import A3CPicture, AreaResize
 
         self.options, self.name, self.info = options, options.game, info
         self.episodes_per_job = options.episodes_per_job
         if unknown := [key for key in info if key not in INFO_KEYS]:
             text = f"the infos of Atari games have no {unknown[0]!r} (they have: {', '.join(INFO_KEYS)})"
             raise ConfigError([("report.info", text + nearest(unknown[0], INFO_KEYS))])
-        self._settings = GameSettings(name=options.game, grayscale=options.grayscale, **protocol_options(options))
+        picture, is_standard = picture_options(options), options.picture == "standard"
+        size = picture["height"], picture["width"]
+        self._settings = GameSettings(
+            name=options.game,
+            grayscale=options.grayscale and is_standard,
+            pools=is_standard,
+            **protocol_options(options),
+        )
         game = Game(self._settings)
-        self._check_size(game.size)
-        self._resize = AreaResize(game.size, (options.height, options.width))
-        channels = options.stack * (1 if options.grayscale else 3)
-        self._shape = (options.height, options.width, channels)
+        if is_standard:
+            require_smaller(size, game.size, f"the screen of {self.name}")
+            self._resize: Resize = AreaResize(game.size, size)
+        else:
+            require_smaller(size, (A3CPicture.HALF, A3CPicture.HALF), "the halved picture of task.picture: a3c")
+            self._resize = A3CPicture(size, options.grayscale)
+        self._shape = (*size, picture["stack"] * (1 if options.grayscale else 3))
         self.spaces = Spaces(ObservationSpec(self._shape, np.dtype(np.uint8)), Discrete(game.actions))
         self.behaviour = behaviour_from_options(options.behaviour, self.spaces.observations.size, self.environment)
         self.time_limit = -(-self._settings.max_frames // self._settings.frame_skip)  # in steps
         self._backend = self.new_backend()
-
-    def _check_size(self, screen: tuple[int, int]) -> None:
-        """Raise ConfigError if observations would be larger than the screen."""
-        wanted = {"height": self.options.height, "width": self.options.width}
-        problems = [
-            (f"task.{name}", f"is {size}, but the screen of {self.name} has {most}: expected at most {most}")
-            for (name, size), most in zip(wanted.items(), screen, strict=True)
-            if size > most
-        ]
-        if problems:
-            raise ConfigError(problems)
 
     @property
     def summary(self) -> tuple[str, ...]:
@@ -156,7 +186,8 @@ class Atari:
         o = self.options
         values = {**protocol_options(o), "episodic_life": o.episodic_life, "reward_clipping": o.reward_clipping}
         listed = ", ".join(f"{name} {as_yaml(value)}" for name, value in values.items())
-        return (f"atari {self.name}, protocol {self.options.protocol}: {listed}",)
+        picture = ", ".join(f"{name} {value}" for name, value in picture_options(o).items())
+        return (f"atari {self.name}, protocol {o.protocol}: {listed}", f"picture {o.picture}: {picture}")
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -192,6 +223,17 @@ class Atari:
     def close(self) -> None:
         """Delete the games."""
         self._backend.close()
+
+
+def require_smaller(size: tuple[int, int], limits: tuple[int, int], name: str) -> None:
+    """Raise ConfigError if height or width of an observation exceed the limits; `name` is what has this size."""
+    problems = [
+        (f"task.{key}", f"is {value}, but {name} has {limit}: expected at most {limit}")
+        for key, value, limit in zip(("height", "width"), size, limits, strict=True)
+        if value > limit
+    ]
+    if problems:
+        raise ConfigError(problems)
 
 
 def build(options: Options, repetition: int = 0, info: Mapping[str, Reduction] = NO_NUMBERS) -> Atari:

@@ -18,7 +18,7 @@ if importlib.util.find_spec("ale_py") is None:
 import ale_py
 
 from hpc_es.tasks.atari.game import FIRE, Game, GameSettings, games, number_of_noops, rom_path
-from hpc_es.tasks.atari.task import Atari, Options, protocol_options
+from hpc_es.tasks.atari.task import Atari, Options, picture_options, protocol_options
 
 LARGEST_SEED = 2**31 - 1
 
@@ -44,7 +44,7 @@ def channels_last(observations: Any) -> Any:
 
 def assert_same_episodes(options: Options, seeds: Sequence[int], steps: int) -> None:
     """Play the episodes of these seeds with random actions in both, and compare all that they return."""
-    chosen, task = protocol_options(options), Atari(options)
+    chosen, picture, task = protocol_options(options), picture_options(options), Atari(options)
     vector = ale_py.AtariVectorEnv(
         options.game,
         num_envs=1,
@@ -52,10 +52,10 @@ def assert_same_episodes(options: Options, seeds: Sequence[int], steps: int) -> 
         max_num_frames_per_episode=chosen["max_frames"],
         repeat_action_probability=chosen["sticky_actions"],
         full_action_space=chosen["full_action_space"],
-        img_height=options.height,
-        img_width=options.width,
+        img_height=picture["height"],
+        img_width=picture["width"],
         grayscale=options.grayscale,
-        stack_num=options.stack,
+        stack_num=picture["stack"],
         frameskip=chosen["frame_skip"],
         noop_max=chosen["noop_max"],
         use_fire_reset=chosen["fire_reset"],

@@ -11,6 +11,7 @@ import pytest
 
 from hpc_es.core.data import BEHAVIOUR, INFO, Array, Discrete, ObservationSpec
 from hpc_es.core.errors import ConfigError
+from hpc_es.tasks.atari.images import A3CPicture
 from hpc_es.tasks.atari.task import Atari, Options, protocol_options
 from hpc_es.tasks.episodes.behaviour import BehaviourOptions
 from hpc_es.tasks.episodes.environment_backend import RunningEpisodes
@@ -74,6 +75,8 @@ def test_option_replaces_that_of_the_protocol() -> None:
         ({"full_action_space": False}, (84, 84, 4), 4),
         ({"height": 42, "width": 40, "stack": 1}, (42, 40, 1), 18),
         ({"grayscale": False, "stack": 2}, (84, 84, 6), 18),
+        ({"picture": "a3c"}, (42, 42, 1), 18),
+        ({"picture": "a3c", "height": 40, "stack": 2, "grayscale": False}, (40, 42, 6), 18),
     ],
 )
 def test_spaces_follow_the_options(options: dict[str, Any], shape: tuple[int, ...], actions: int) -> None:
@@ -95,6 +98,10 @@ def test_observation_larger_than_the_screen_is_refused() -> None:
         ("task.height", "is 211, but the screen of breakout has 210: expected at most 210"),
         ("task.width", "is 200, but the screen of breakout has 160: expected at most 160"),
     ]
+    with pytest.raises(
+        ConfigError, match=r"task.width: is 81, but the halved picture of .* a3c has 80: expected at most"
+    ):
+        atari(picture="a3c", width=81)
 
 
 def test_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,9 +127,10 @@ def test_equal_episodes_are_warned_of() -> None:
 
 
 def test_summary_has_the_protocol_and_its_options() -> None:
-    (line,) = atari(reward_clipping=True).summary
+    line, picture = atari(reward_clipping=True, width=60).summary
     assert line.startswith("atari breakout, protocol machado2018: frame_skip 5, sticky_actions 0.25, noop_max 0,")
     assert line.endswith("max_frames 18000, episodic_life false, reward_clipping true")
+    assert picture == "picture standard: height 84, width 60, stack 4"
 
 
 # Episodes.
@@ -186,6 +194,23 @@ def test_environment_plays_the_episodes_of_evaluations(task: Atari) -> None:
         total, length, is_over = total + reward, length + 1, terminated or truncated
     assert (total, length) == (row["return_"], row["length"])
     assert environment.metadata["render_fps"] == 12
+
+
+def test_picture_of_a3c_shows_the_last_frame_in_training_and_evaluations() -> None:
+    """Seaquest's enemies flicker, so that the maximum of two frames is another picture."""
+    task = atari("seaquest", protocol="salimans2017", picture="a3c")
+    actor = Cycling(1, 18)
+    task.evaluate(actor, batch([5]), nothing)
+    environment = task.environment("rgb_array")
+    picture, frames = A3CPicture((42, 42), grayscale=True), set()
+    observation, _ = environment.reset(seed=5)
+    for step in range(60):
+        frame = picture(environment.render()[np.newaxis])[0]
+        np.testing.assert_array_equal(observation, frame)
+        assert observation.tobytes() == actor.observed[0][step]
+        frames.add(frame.tobytes())
+        observation, *_ = environment.step(Cycling(1, 18).act(observation[np.newaxis])[0])
+    assert len(frames) > 30
 
 
 def test_environment_without_a_seed_draws_one() -> None:
