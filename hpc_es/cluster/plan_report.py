@@ -20,7 +20,7 @@ from hpc_es.storage.files import written
 
 COLUMNS = (
     *("ranks", "nodes", "generation", "efficiency", "without tail"),
-    *("run", "core hours", "memory/node", "pays from"),
+    *("run", "core hours", "memory/node", "pays from", "better population"),
 )
 GB = 1e9
 
@@ -89,6 +89,9 @@ def _row(prediction: Prediction) -> tuple[str, ...]:
         else "< 0.01",
         f"{prediction.memory_a_node / GB:,.1f} GB",
         "-" if prediction.paying_population is None else f"{prediction.paying_population:,}",
+        "-"
+        if prediction.fitting_population is None
+        else f"{prediction.fitting_population:,} ({prediction.fitting_efficiency:.2f})",
     )
 
 

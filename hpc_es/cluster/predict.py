@@ -24,7 +24,7 @@ from hpc_es.cluster.measure import (
 )
 from hpc_es.config.schema import Stop
 from hpc_es.mpi.scheduler import evaluators
-from hpc_es.training.chunking import Cut, cut_by_time
+from hpc_es.training.chunking import CutPlan, JobCosts, cut_by_time, evaluating_ranks, fitting_jobs
 
 HEADER_BYTES = 100  # of a rank's message in addition to its rows
 ALL_EVALUATING = 0.99  # efficiency above which no loss is reported
@@ -120,19 +120,20 @@ def simulate_generation(
     population: int,
     ranks: int,
     cluster: Cluster,
-    cut: Cut | int,
+    plan: CutPlan | int,
     rng: np.random.Generator,
     rounds: float = 1.0,
 ) -> SimulatedGeneration:
     """Simulate a generation of `rounds` rounds of `population` jobs, with lengths and extras sampled from `costs`.
 
-    `cut` determines the chunks of a round; a number is a fixed size.
+    `plan` determines the chunks of a round and whether rank 0 evaluates; a number is a fixed size.
     """
-    workers = evaluators(ranks, "auto")
-    if isinstance(cut, int):
-        sizes = [min(cut, population - start) for start in range(0, population, cut)]
+    if isinstance(plan, int):
+        workers = evaluators(ranks, "auto")
+        sizes = [min(plan, population - start) for start in range(0, population, plan)]
     else:
-        sizes = list(cut.sizes(population, len(workers)))
+        workers = range(0 if plan.rank_0_evaluates else 1, ranks)
+        sizes = list(plan.cut.sizes(population, len(workers)))
     drawn = rng.choice(np.asarray(costs.lengths or (1,)), population)
     extras = rng.choice(np.asarray(costs.extras or (0.0,)), population)
     edges = np.cumsum([0, *sizes])
@@ -160,6 +161,7 @@ SIMULATED_JOBS = 20_000  # jobs to simulate, if that takes at most MOST_SIMULATE
 MOST_SIMULATED = 200
 SIZES = (1, 2, 4, 8, 16, 32, 64)
 WORTH = 0.8  # least efficiency at which ranks are well used
+BETTER = 0.02  # least gain in efficiency for which another population is recommended
 LARGEST_POPULATION = 1 << 20
 
 
@@ -181,6 +183,8 @@ class Prediction:
     memory_a_node: int  # bytes
     chunk_size: int | str  # the fastest one
     paying_population: int | None  # smallest population that uses the ranks well; None: above a million
+    fitting_population: int | None  # a population near that of the config that divides better; None: there is none
+    fitting_efficiency: float | None  # with this population
     limit: str
 
 
@@ -194,6 +198,7 @@ def predictions(
 def _predicted(measured: MeasuredGeneration, stop: Stop, ranks: int, cluster: Cluster, noise_bytes: int) -> Prediction:
     simulated, size = _best(measured, ranks, cluster)
     nodes = -(-ranks // cluster.cores_a_node)
+    fitting = _fitting(measured, simulated, ranks, cluster)
     generations = generations_to(stop, measured)
     hours = None if generations is None else generations * simulated.seconds / 3600
     if hours is None and stop.seconds is not None:
@@ -213,6 +218,8 @@ def _predicted(measured: MeasuredGeneration, stop: Stop, ranks: int, cluster: Cl
         memory_a_node=min(ranks, cluster.cores_a_node) * measured.costs.memory + noise_bytes,
         chunk_size=size,
         paying_population=paying_population(measured, ranks, cluster),
+        fitting_population=fitting[0] if fitting else None,
+        fitting_efficiency=fitting[1] if fitting else None,
         limit=_limit(measured, simulated, ranks),
     )
 
@@ -244,11 +251,17 @@ def _best(measured: MeasuredGeneration, ranks: int, cluster: Cluster) -> tuple[S
     return _simulated(measured, ranks, cluster), "auto"
 
 
-def automatic(measured: MeasuredGeneration, population: int, ranks: int) -> Cut:
-    """Return how `mpi.chunk_size: auto` cuts a round of `population` jobs."""
-    costs, workers = measured.costs, len(evaluators(ranks, "auto"))
-    seconds = costs.evaluation_seconds * population
-    return cut_by_time(measured.cutting, population, seconds, workers, costs.theta)
+def automatic(measured: MeasuredGeneration, population: int, ranks: int) -> CutPlan:
+    """Return how `mpi.chunk_size: auto` divides a round of `population` jobs."""
+    costs, cutting = measured.costs, measured.cutting
+    workers = evaluating_ranks(population, ranks, cutting, "auto", "auto")
+    calls = costs.call * sum(costs.lengths) / max(len(costs.lengths), 1) if costs.lockstep else 0.0
+    job = JobCosts(costs.evaluation_seconds, calls)
+    return CutPlan(
+        cut_by_time(cutting, population, job, len(workers), costs.theta),
+        ranks=len(workers),
+        rank_0_evaluates=0 in workers,
+    )
 
 
 def _population(measured: MeasuredGeneration) -> int:
@@ -261,13 +274,30 @@ def _simulated(
 ) -> SimulatedGeneration:
     """Return the mean of simulated generations with random jobs; small generations are repeated more often."""
     jobs = _population(measured) if population is None else population
-    cut = automatic(measured, jobs, ranks) if size is None else size
+    plan = automatic(measured, jobs, ranks) if size is None else size
     rng = np.random.default_rng(0)
     rounds = max(measured.rounds, 1.0)
     generations = max(SIMULATED, min(SIMULATED_JOBS // jobs, MOST_SIMULATED))
     return mean_of(
-        [simulate_generation(measured.costs, jobs, ranks, cluster, cut, rng, rounds) for _ in range(generations)]
+        [simulate_generation(measured.costs, jobs, ranks, cluster, plan, rng, rounds) for _ in range(generations)]
     )
+
+
+def _fitting(
+    measured: MeasuredGeneration, today: SimulatedGeneration, ranks: int, cluster: Cluster
+) -> tuple[int, float] | None:
+    """Return the population that `ranks` ranks can share equally, the next smaller or larger one, and its efficiency.
+
+    None if it is not better than the population of the config.
+    """
+    jobs, size = _population(measured), measured.unit if measured.cutting == "fixed" else 1
+    busy = len(evaluating_ranks(jobs, ranks, measured.cutting, "auto", "auto"))
+    fixed = size if measured.cutting == "fixed" else None
+    candidates = [population for population in fitting_jobs(jobs, size, busy) if population]
+    simulated = {population: _simulated(measured, ranks, cluster, fixed, population) for population in candidates}
+    best = max(simulated, key=lambda population: simulated[population].efficiency)
+    efficiency = simulated[best].efficiency
+    return (best, efficiency) if efficiency >= today.efficiency + BETTER else None
 
 
 def paying_population(measured: MeasuredGeneration, ranks: int, cluster: Cluster) -> int | None:

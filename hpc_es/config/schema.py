@@ -37,7 +37,9 @@ class Mpi:
         "assignment of chunks: to the next free rank, or to a fixed rank", "on_demand", may_change=True
     )
     master_evaluates: Literal["auto"] | bool = option(
-        "evaluations on rank 0 too; auto: with up to 16 ranks", "auto", may_change=True
+        "evaluations on rank 0 too; auto: with up to 16 ranks, and where each rank then has fewer jobs",
+        "auto",
+        may_change=True,
     )
     update: Literal["gathered", "replicated"] = option(
         "gathered: the ranks share the sums of the update, rank 0 makes the step and sends the parameters; replicated: "

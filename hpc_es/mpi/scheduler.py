@@ -72,6 +72,10 @@ class Work:
         self.arrived: deque[tuple[int, Int64]] = deque()  # rank 0: (source, values) of messages other than requests
         world.poll = self._check_messages
 
+    def set_evaluators(self, rank_0_evaluates: bool) -> None:
+        """Choose, on all ranks alike and between rounds, whether rank 0 evaluates."""
+        self.evaluators = list(range(0 if rank_0_evaluates else 1, self._world.size))
+
     def evaluate(self, chunks: Sequence[Chunk], evaluate: Evaluate) -> dict[int, Outcome]:
         """Return the outcomes of this rank's chunks by chunk index, when no chunk is left."""
         if self._static or len(self.evaluators) == 1:

@@ -5,11 +5,13 @@ Unless `cutting` is "fixed" no result depends on either, so rank 0 adapts both t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from hpc_es.config.registry import module
 from hpc_es.config.schema import USUAL_CHUNK, Config
@@ -23,12 +25,14 @@ from hpc_es.training.build import Parts, cutting_of, needs, unit_of
 
 USUAL = USUAL_CHUNK  # jobs of a chunk; batching more of them hardly speeds a policy up
 SMALLEST_USUAL = 4  # jobs of a chunk at the end of a round
-SMALLEST_A_RANK = 8  # in a small round, a chunk has at least the jobs of a rank divided by this
 LARGEST_SECONDS, SMALLEST_SECONDS = 0.05, 0.002  # of a chunk of cheap evaluations
 FEW_SECONDS = 0.01  # total evaluation seconds of a generation below which a rank gets one chunk
 SHARED_SECONDS = 0.0005  # total evaluation seconds of a generation below which messages cost more than they save
-SHORT_SECONDS = 1.0  # seconds per rank of a generation in lockstep, below which a rank gets one chunk
 CACHE_BYTES = 2 << 20  # of the parameters of a chunk in lockstep
+SHARED_CALL = 0.05  # largest cost of a chunk's policy calls, relative to the time of its jobs in the environment
+DISPATCH_SECONDS = 15e-6  # of rank 0 per chunk that it hands out
+FEW_JOBS = 32  # jobs per rank up to which it matters whether rank 0 evaluates too
+WELL_DIVIDED = 0.75  # share of the ranks' time below which a population that does not fit them is reported
 
 MIXED_CHUNK = (
     "steps of the environment draw from Python's or NumPy's global random generator, so episodes of one chunk affect "
@@ -44,21 +48,32 @@ class Cut:
     """Sizes of chunks: at most `largest` jobs, fewer towards the end of a round, but at least `smallest`.
 
     With 0 for both, chunks stay as the algorithm asked for them. Otherwise sizes are rounded up to multiples of
-    `multiple`, the number of jobs that are computed together, if there are that many jobs for each rank.
+    `multiple`, the number of jobs that are computed together, if there are that many jobs for each rank. With
+    `is_even`, each rank gets the same number of chunks, usually one, and their sizes differ by at most `multiple`.
     """
 
     largest: int = 0
     smallest: int = 0
     multiple: int = 1
+    is_even: bool = False
 
     def sizes(self, jobs: int, ranks: int) -> Iterator[int]:
-        """Yield the sizes of the chunks of a round: each is half of the remaining jobs, divided by the ranks.
+        """Yield the sizes of the chunks of a round.
 
-        Ranks then end at nearly the same time, however long episodes last (guided self-scheduling: Polychronopoulos &
-        Kuck 1987). Sizes are even, because antithetic pairs share their noise.
+        Unless `is_even`, each is half of the remaining jobs, divided by the ranks. Ranks then end at nearly the same
+        time, however long episodes last (guided self-scheduling: Polychronopoulos & Kuck 1987), and sizes are even
+        numbers, because antithetic pairs share their noise.
         """
-        least = max(1, min(self.smallest, jobs // (SMALLEST_A_RANK * ranks)))
         multiple = self.multiple if jobs >= self.multiple * ranks else 1
+        if self.is_even:
+            calls = -(-jobs // multiple)
+            chunks = min(calls, ranks * -(-jobs // (ranks * max(self.largest, multiple))))
+            for number in range(chunks):
+                size = min(multiple * (calls // chunks + (number < calls % chunks)), jobs)
+                yield size
+                jobs -= size
+            return
+        least = max(1, min(self.smallest, jobs // (2 * ranks)))
         while jobs:
             share = -(-jobs // (2 * ranks)) if ranks > 1 else jobs
             even = share + share % 2 if share > 1 else share
@@ -73,21 +88,34 @@ AS_ASKED = Cut()
 
 @dataclass(frozen=True)
 class CutPlan:
-    """Sizes and order of the chunks of a generation, chosen by rank 0."""
+    """Sizes and order of the chunks of a generation, and who evaluates them; chosen by rank 0."""
 
     cut: Cut = AS_ASKED
     evaluated: int = USUAL  # episodes per chunk of an evaluation
     evaluation_first: bool = True  # hand out the chunks of the evaluation first, because their episodes are longer
+    ranks: int = 1  # number of ranks that chunks are cut for
+    rank_0_evaluates: bool = True
 
     def to_numbers(self) -> tuple[int, ...]:
-        """Return the plan as five integers, for a message."""
-        return self.cut.largest, self.cut.smallest, self.cut.multiple, self.evaluated, int(self.evaluation_first)
+        """Return the plan as eight integers, for a message."""
+        cut = self.cut
+        sizes = cut.largest, cut.smallest, cut.multiple, int(cut.is_even)
+        return *sizes, self.evaluated, int(self.evaluation_first), self.ranks, int(self.rank_0_evaluates)
 
     @staticmethod
     def from_numbers(numbers: Sequence[int]) -> CutPlan:
         """Return the plan that `to_numbers` converted."""
-        largest, smallest, multiple, evaluated, first = numbers
-        return CutPlan(Cut(largest, smallest, multiple), evaluated, bool(first))
+        largest, smallest, multiple, is_even, evaluated, first, ranks, rank_0_evaluates = numbers
+        cut = Cut(largest, smallest, multiple, bool(is_even))
+        return CutPlan(cut, evaluated, bool(first), ranks, bool(rank_0_evaluates))
+
+
+@dataclass(frozen=True)
+class JobCosts:
+    """Mean seconds of the jobs of a generation, which determine the sizes of chunks."""
+
+    job: float  # in the environment or the objective
+    call: float = 0.0  # of the policy calls during a job, which all jobs of a chunk share
 
 
 def first_cut(cutting: Cutting, chunk_size: ChunkSize) -> Cut:
@@ -99,28 +127,73 @@ def first_cut(cutting: Cutting, chunk_size: ChunkSize) -> Cut:
     return AS_ASKED if cutting == "one by one" else Cut(USUAL, SMALLEST_USUAL)
 
 
-def cut_by_time(cutting: Cutting, jobs: int, seconds: float, ranks: int, size: int) -> Cut:
-    """Return the cut of the next generation, from the `seconds` that `jobs` took, summed over the ranks.
+def cut_by_time(cutting: Cutting, jobs: int, costs: JobCosts, ranks: int, size: int) -> Cut:
+    """Return the cut of a generation from the costs of its `jobs` jobs.
 
     Args:
-        cutting: "one by one" jobs are cheap calls, in chunks of some milliseconds; "at once" jobs step in lockstep, in
-            few large chunks, because jobs share the cost of a step.
+        cutting: "one by one" jobs are cheap calls, in chunks of some milliseconds. Other jobs of a chunk share the
+            policy's calls, so a chunk has enough jobs for calls to cost little. If that leaves less than two chunks to
+            a rank, jobs are divided evenly.
         size: bytes of the parameters of a job; a chunk in lockstep should fit the processor's cache.
     """
+    job = max(costs.job, 1e-9)
     if cutting == "one by one":
-        per_job = max(seconds / max(jobs, 1), 1e-9)
-        timed = Cut(max(1, int(LARGEST_SECONDS / per_job)), max(1, round(SMALLEST_SECONDS / per_job)))
+        seconds = job * jobs
+        timed = Cut(max(1, int(LARGEST_SECONDS / job)), max(1, round(SMALLEST_SECONDS / job)))
         if ranks == 1 or seconds < SHARED_SECONDS:
             return Cut(max(jobs, 1), max(jobs, 1)) if seconds < LARGEST_SECONDS else timed
-        return Cut(-(-jobs // ranks), -(-jobs // ranks)) if seconds < FEW_SECONDS else timed
-    if cutting != "at once":
-        return Cut(USUAL, SMALLEST_USUAL)
-    fitting = max(1, CACHE_BYTES // max(size, 1))
-    if seconds < SHORT_SECONDS * ranks:
-        most = max(1, min(-(-jobs // ranks), fitting))
-        return Cut(most, most)
-    most = max(1, min(-(-jobs // (2 * ranks)), fitting))  # and smaller ones at the end of a longer generation
-    return Cut(most, min(SMALLEST_USUAL, most))
+        return _evenly(-(-jobs // ranks)) if seconds < FEW_SECONDS else timed
+    most = max(1, CACHE_BYTES // max(size, 1)) if cutting == "at once" else USUAL
+    least = min(most, math.ceil(max(costs.call / SHARED_CALL, DISPATCH_SECONDS * ranks, job) / job))
+    if ranks == 1 or jobs < 2 * least * ranks:
+        return _evenly(max(1, min(-(-jobs // ranks), most)))
+    return Cut(max(least, min(-(-jobs // (2 * ranks)), most)), least)
+
+
+def _evenly(largest: int) -> Cut:
+    return Cut(largest, largest, is_even=True)
+
+
+def rank_0_saves_time(jobs: int, ranks: int, cutting: Cutting) -> bool:
+    """Return whether a round of `jobs` jobs ends earlier if rank 0 evaluates too, though it also hands out chunks.
+
+    This is so if the longest share then has one job less. Where rank 0 cannot answer during a job, each share must be
+    a single job.
+    """
+    share, without = -(-jobs // ranks), -(-jobs // max(ranks - 1, 1))
+    return share < without and share <= (1 if cutting == "one by one" else FEW_JOBS)
+
+
+def evaluating_ranks(
+    jobs: int, ranks: int, cutting: Cutting, chunk_size: ChunkSize, master_evaluates: Literal["auto"] | bool
+) -> range:
+    """Return the ranks that evaluate a generation of `jobs` jobs."""
+    usual = evaluators(ranks, master_evaluates)
+    may_add = master_evaluates == "auto" and len(usual) < ranks and cutting != "fixed" and chunk_size == "auto"
+    return range(ranks) if may_add and rank_0_saves_time(jobs, ranks, cutting) else usual
+
+
+class CallCosts:
+    """Estimates what a policy's call costs however many rows it has, from calls of different sizes."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[int, tuple[float, float]] = {}  # by bit length of the rows per call: rows, seconds per call
+
+    def add(self, calls: float, rows: float, seconds: float) -> None:
+        """Add the calls of a generation: their number, the rows of all, and the seconds of all."""
+        if calls:
+            self._seconds[round(rows / calls).bit_length()] = rows / calls, seconds / calls
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of a call without its rows; those of the smallest calls while all have about the same size."""
+        if not self._seconds:
+            return 0.0
+        (rows, seconds), (more_rows, more_seconds) = (self._seconds[f(self._seconds)] for f in (min, max))
+        if more_rows < 1.5 * rows:
+            return seconds
+        per_row = max(more_seconds - seconds, 0.0) / (more_rows - rows)
+        return max(seconds - per_row * rows, 0.0)
 
 
 def evaluation_size(episodes: int, cutting: Cutting, chunk_size: ChunkSize, ranks: int) -> int:
@@ -161,29 +234,57 @@ class ChunkPlanner:
 
     def __init__(self, config: Config, parts: Parts, world: World, evaluated: int) -> None:
         self._config, self._parts, self._world = config, parts, world
-        self._ranks = ranks = len(evaluators(world.size, config.mpi.master_evaluates))
+        self._calls, self._evaluated = CallCosts(), evaluated
         chunk_size, cutting = config.mpi.chunk_size, parts.cutting
         self.is_adaptive = cutting != "fixed" and chunk_size == "auto"
-        cut = self._in_calls(first_cut(cutting, chunk_size))
-        self.plan = CutPlan(cut, evaluation_size(evaluated, cutting, chunk_size, ranks))
+        self.plan = self._plan(self._in_calls(first_cut(cutting, chunk_size)), 0)
 
-    def update(self, rows: Rows, evaluation: Rows, seconds: float, size: int) -> None:
-        """Choose the plan of the next generation.
+    def _plan(self, cut: Cut, jobs: int, evaluation_first: bool = True) -> CutPlan:
+        """Return a plan for the ranks that evaluate `jobs` jobs."""
+        mpi, cutting = self._config.mpi, self._parts.cutting
+        ranks = evaluating_ranks(jobs, self._world.size, cutting, mpi.chunk_size, mpi.master_evaluates)
+        evaluated = evaluation_size(self._evaluated, cutting, mpi.chunk_size, len(ranks))
+        return CutPlan(cut, evaluated, evaluation_first, len(ranks), 0 in ranks)
+
+    def start(self, state: State) -> str | None:
+        """Choose who evaluates the first generation; return a warning about ranks without work, or None."""
+        jobs = 0 if self._is_asynchronous else self._jobs(state)
+        if not self._world.fault_handler.is_fault_tolerant:
+            self.plan = self._plan(self.plan.cut, jobs)
+        return _idle_warning(self._config, jobs, self._parts.cutting, self._parts.unit, self._world.size)
+
+    @property
+    def _is_asynchronous(self) -> bool:
+        return getattr(self._config.algorithm, "updates", "") == "asynchronous"
+
+    def _jobs(self, state: State) -> int:
+        """Return the number of training jobs of the first round of a generation."""
+        return training_jobs(self._parts.algorithm.ask(state, 0, np.zeros(0, self._parts.row), NO_FITNESS))
+
+    def update(self, rows: Rows, evaluation: Rows, headers: npt.NDArray[np.void], size: int) -> None:
+        """Choose the plan of the next generation from the one before.
 
         Args:
-            rows: rows[training jobs] of the last generation.
+            rows: rows[training jobs].
             evaluation: rows[evaluation jobs], empty without an evaluation.
-            seconds: time in the environment or the objective, summed over the ranks.
+            headers: HEADER[ranks], the seconds of each rank in the environment and in the policy's calls.
             size: bytes of theta.
         """
         if self._world.fault_handler.is_fault_tolerant:
             return  # surviving ranks name the chunks that they have by index, so chunks must stay as they were
+        evaluation_first = self.plan.evaluation_first
         if len(evaluation) and len(rows):
-            is_longer = bool(evaluation["length"].mean() >= rows["length"].mean())
-            self.plan = replace(self.plan, evaluation_first=is_longer)
-        if self.is_adaptive:
-            cut = cut_by_time(self._parts.cutting, len(rows), seconds, self._ranks, size)
-            self.plan = replace(self.plan, cut=self._in_calls(cut))
+            evaluation_first = bool(evaluation["length"].mean() >= rows["length"].mean())
+        if not self.is_adaptive or not len(rows):
+            self.plan = replace(self.plan, evaluation_first=evaluation_first)
+            return
+        steps = float(rows["length"].sum() + evaluation["length"].sum())
+        self._calls.add(float(headers["policy_calls"].sum()), steps, float(headers["policy"].sum()))
+        job = float(headers["environment"].sum()) / (len(rows) + len(evaluation))
+        costs = JobCosts(job, self._calls.seconds * float(rows["length"].mean()))
+        plan = self._plan(self.plan.cut, len(rows), evaluation_first)
+        cut = cut_by_time(self._parts.cutting, len(rows), costs, plan.ranks, size)
+        self.plan = replace(plan, cut=self._in_calls(cut))
 
     def _in_calls(self, cut: Cut) -> Cut:
         """Return the cut into chunks that fill the calls of the problem, unless the config sets the size of chunks."""
@@ -194,14 +295,6 @@ class ChunkPlanner:
         """Raise RunError if results depend on the cut, because jobs of `mixed_chunks` chunks affected each other."""
         if self.is_adaptive and mixed_chunks:
             raise RunError(MIXED_CHUNK)
-
-    def idle_warning(self, state: State) -> str | None:
-        """Return a warning about ranks without work in the next generation, or None."""
-        if getattr(self._config.algorithm, "updates", "") == "asynchronous":
-            return None
-        chunks = self._parts.algorithm.ask(state, 0, np.zeros(0, self._parts.row), NO_FITNESS)
-        is_free = self._parts.cutting != "fixed"
-        return _idle_warning(self._config, training_jobs(chunks), is_free, self._parts.unit, self._world.size)
 
 
 def idle_warning(config: Config, problem: Problem, ranks: int) -> str | None:
@@ -214,7 +307,7 @@ def idle_warning(config: Config, problem: Problem, ranks: int) -> str | None:
         algorithm = build(config.algorithm, problem, None, Keys(config.seed), unit)
         state = problem.carried().merge_into(algorithm.initial())
         jobs = training_jobs(algorithm.ask(state, 0, np.zeros(0, row_dtype()), NO_FITNESS))
-    return _idle_warning(config, jobs, cutting_of(config, problem) != "fixed", unit, ranks)
+    return _idle_warning(config, jobs, cutting_of(config, problem), unit, ranks)
 
 
 def training_jobs(chunks: Sequence[Chunk]) -> int:
@@ -222,27 +315,58 @@ def training_jobs(chunks: Sequence[Chunk]) -> int:
     return sum(chunk.jobs for chunk in chunks if chunk.purpose == "train")
 
 
-def _idle_warning(config: Config, jobs: int, is_free: bool, unit: int, ranks: int) -> str | None:
+def _idle_warning(config: Config, jobs: int, cutting: Cutting, unit: int, ranks: int) -> str | None:
     if not jobs:
         return None
-    chunk_size = config.mpi.chunk_size
-    size = unit if not is_free else 1 if chunk_size == "auto" else chunk_size
-    return idle_message(jobs, size, ranks, config.mpi.master_evaluates, is_free)
+    mpi = config.mpi
+    size = unit if cutting == "fixed" else 1 if mpi.chunk_size == "auto" else mpi.chunk_size
+    busy = len(evaluating_ranks(jobs, ranks, cutting, mpi.chunk_size, mpi.master_evaluates))
+    return idle_message(jobs, size, busy, ranks, cutting != "fixed") or division_message(jobs, size, busy)
 
 
-def idle_message(
-    jobs: int, size: int, ranks: int, master_evaluates: Literal["auto"] | bool = "auto", is_free: bool = True
-) -> str | None:
-    """Return a warning if `jobs` jobs per generation, in chunks of at least `size`, leave ranks idle, or None."""
-    busy, chunks = len(evaluators(ranks, master_evaluates)), -(-jobs // size)
+def idle_message(jobs: int, size: int, busy: int, ranks: int, is_free: bool = True) -> str | None:
+    """Return a warning if `jobs` jobs per generation, in chunks of at least `size`, leave ranks idle, or None.
+
+    `busy` of the `ranks` ranks evaluate.
+    """
+    chunks = -(-jobs // size)
     if chunks >= busy:
         return None
-    some_chunks = f"{chunks} chunk{'s' * (chunks != 1)}"
-    idle_ranks = f"{busy - chunks} rank{'s' * (busy - chunks != 1)}"
-    fill = f"{busy * size} jobs per generation (population, batch) would fill them"
+    some_chunks = f"{chunks:,} chunk{'s' * (chunks != 1)}"
+    idle_ranks = f"{busy - chunks:,} rank{'s' * (busy - chunks != 1)}"
+    fill = f"{busy * size:,} jobs per generation (population, batch) would fill them"
     if size > 1 and jobs >= busy:
         fill += ", and so would mpi.chunk_size: " + ("auto" if is_free else str(jobs // busy))
     return (
-        f"{jobs} jobs per generation are {some_chunks} for {busy} evaluating ranks, so {idle_ranks} of {ranks} will be "
-        f"idle: {fill}"
+        f"{jobs:,} jobs per generation are {some_chunks} for {busy:,} evaluating ranks, so {idle_ranks} of {ranks:,} "
+        f"will be idle: {fill}"
+    )
+
+
+def fitting_jobs(jobs: int, size: int, busy: int) -> tuple[int, int]:
+    """Return the next smaller and larger numbers of jobs that `busy` ranks can share equally, in chunks of `size`.
+
+    They are even if `jobs` is, since mirrored perturbations come in pairs. The smaller one is 0 if there is none.
+    """
+    chunks = -(-jobs // size)
+    smaller, larger = (busy * size * times for times in ((chunks - 1) // busy, -(-chunks // busy)))
+    if jobs % 2 == 0:
+        smaller, larger = smaller - smaller % 2, larger - larger % 2
+    return smaller, larger
+
+
+def division_message(jobs: int, size: int, busy: int) -> str | None:
+    """Return a warning if `jobs` jobs are few more than a multiple of what `busy` ranks share, or None."""
+    chunks = -(-jobs // size)
+    shares = -(-chunks // busy)
+    if shares < 2 or chunks >= WELL_DIVIDED * busy * shares:
+        return None
+    smaller, larger = fitting_jobs(jobs, size, busy)
+    rest = chunks - busy * (shares - 1)
+    what = "job" if size == 1 else f"chunk of {size} jobs"
+    plural = what.replace("job", "jobs") if size == 1 else what.replace("chunk", "chunks")
+    return (
+        f"{jobs:,} jobs per generation do not divide well among {busy:,} evaluating ranks: {rest:,} of them "
+        f"evaluate{'s' * (rest == 1)} {shares} {plural}, the others {shares - 1} and wait. {smaller:,} jobs would take "
+        f"{(shares - 1) / shares:.0%} of the time, {larger:,} no longer"
     )

@@ -70,11 +70,14 @@ class RankClock:
 class Executor(ABC):
     """Evaluates generations; in a job every rank calls the same methods in the same order."""
 
-    evaluating_ranks: int  # number of ranks that share the chunks
-
     def __init__(self, signals: Callable[[], int], reports: FailureReports | None, clock: RankClock) -> None:
         self._signals, self.reports, self.clock = signals, reports, clock
         self._round_started = self._last_chunk_ended = 0.0  # on this rank
+
+    @property
+    def evaluating_ranks(self) -> int:
+        """Number of ranks that share the chunks."""
+        return 1
 
     def run(self, generation: Generation) -> Evaluated:
         """Evaluate all rounds, then compute the blocks of the update."""
@@ -156,8 +159,6 @@ class Executor(ABC):
 class SerialExecutor(Executor):
     """Evaluates all chunks in this process, one after the other. In a job, `work` checks signals and hanging chunks."""
 
-    evaluating_ranks = 1
-
     def __init__(
         self,
         work: Work | None = None,
@@ -211,14 +212,17 @@ class MpiExecutor(Executor):
         self, world: World, work: Work, signals: Callable[[], int], reports: FailureReports, replicated: bool = False
     ) -> None:
         super().__init__(signals, reports, RankClock(world))
-        self._world, self._work, self.evaluating_ranks = world, work, len(work.evaluators)
+        self._world, self._work = world, work
         self._replicated = replicated
-        self.sharing = len(work.evaluators)  # number of ranks that chunks are cut for; it stays when ranks are lost
         self._cache = OutcomeCache(world)
+
+    @property
+    def evaluating_ranks(self) -> int:
+        return len(self._work.evaluators)
 
     def continue_with(self, work: Work) -> None:
         """Continue without lost ranks: distribute the work again, reusing the outcomes of this generation."""
-        self._work, self.evaluating_ranks = work, len(work.evaluators)
+        self._work = work
         self._cache.ranks_lost = True
 
     def run(self, generation: Generation) -> Evaluated:

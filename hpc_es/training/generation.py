@@ -68,8 +68,7 @@ class Generation:
     Args:
         evaluation_jobs: jobs that evaluate the centre, in the first round.
         train: False for an evaluation without training.
-        plan: sizes and order of chunks.
-        ranks: number of ranks that chunks are cut for; no result depends on it.
+        plan: sizes and order of chunks; no result depends on it unless chunks are fixed.
     """
 
     def __init__(
@@ -79,12 +78,11 @@ class Generation:
         evaluation_jobs: int = 0,
         train: bool = True,
         plan: CutPlan | None = None,
-        ranks: int = 1,
     ) -> None:
         self.parts, self.number, self.train = parts, state.generation, train
         self.state = state  # including the results of probes of earlier rounds
         self._initial_state, self._evaluation_jobs = state, evaluation_jobs
-        self._plan, self._ranks = plan or CutPlan(), ranks
+        self._plan = plan or CutPlan()
         self.round = 0
         self.chunks: list[Chunk] = []  # of all rounds so far
         self._rows: dict[int, Rows] = {}  # by chunk index
@@ -101,7 +99,7 @@ class Generation:
         asked: Sequence[Chunk] = ()
         if self.train:
             asked = self.parts.algorithm.ask(self.state, self.round, self._training_rows, self._fitness)
-        chunks = recut(asked, self._plan.cut, self._ranks)
+        chunks = recut(asked, self._plan.cut, self._plan.ranks)
         if self.round == 0:
             evaluation = cut(self._evaluation_jobs, self._plan.evaluated, purpose="evaluate")
             chunks = [*evaluation, *chunks] if self._plan.evaluation_first else [*chunks, *evaluation]

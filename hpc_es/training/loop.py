@@ -137,7 +137,7 @@ class Rank0Alone:
 
     def run(self, state: State, evaluation_jobs: int, plan: CutPlan) -> Evaluated:
         """Evaluate a generation on rank 0; the arrays of `state` are contiguous."""
-        evaluated = self.executor.run(Generation(self._parts, state, evaluation_jobs, plan=plan))
+        evaluated = self.executor.run(Generation(self._parts, state, evaluation_jobs, plan=replace(plan, ranks=1)))
         headers = np.zeros(self._ranks, HEADER)  # the idle time of the others arrives with their next headers
         headers[0] = evaluated.headers[0]
         return replace(evaluated, headers=headers)
@@ -244,7 +244,7 @@ class Training:
                 give_up(self.world, self.writer, reason, others_save=self.config.repetition_groups > 1)
 
     def _generations(self) -> Iterator[MetricsRow]:
-        if self.writer is not None and (warning := self._planner.idle_warning(self.state)):
+        if self.writer is not None and (warning := self._planner.start(self.state)):
             self.writer.message(f"WARNING: {warning}")
         while True:
             command = self._next_command()
@@ -310,6 +310,7 @@ class Training:
         self.world.broadcast(control)
         command, generation, interrupted, *numbers, to_send, same, reshaped = control.tolist()
         self._interrupted, self._plan = bool(interrupted), CutPlan.from_numbers(numbers)
+        self._work.set_evaluators(self._plan.rank_0_evaluates)
         if command == FAIL:
             raise RunFailedError(self.world.broadcast_text(reason or self._failure))
         if command != STOP:
@@ -322,7 +323,7 @@ class Training:
     # One generation.
 
     def _new_generation(self, evaluation_jobs: int, train: bool = True) -> Generation:
-        return Generation(self.parts, self.state, evaluation_jobs, train, self._plan, self._executor.sharing)
+        return Generation(self.parts, self.state, evaluation_jobs, train, self._plan)
 
     def _generation(self) -> Iterator[MetricsRow]:
         """Run one generation on all ranks, and perhaps some on rank 0 alone after it."""
@@ -386,8 +387,7 @@ class Training:
         self.writer.counters.update(counters_after(self.writer.counters, metrics, results.rows))
         evaluated_arrays = before.shared if len(evaluated.evaluation) else None
         self.writer.add(self.state, metrics, evaluated_arrays, algorithm.solutions(before, results))
-        seconds = float(evaluated.headers["environment"].sum())
-        self._planner.update(results.rows, evaluated.evaluation, seconds, self.state.theta.nbytes)
+        self._planner.update(results.rows, evaluated.evaluation, evaluated.headers, self.state.theta.nbytes)
         for line in self._notices.new(before.generation, algorithm.notices(before, results, after)):
             self.writer.message(line)
         return metrics

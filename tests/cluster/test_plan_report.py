@@ -105,17 +105,19 @@ def test_fitted_costs_are_not_negative() -> None:
 
 
 def test_equal_episodes_scale_to_their_number() -> None:
-    """64 episodes of a second: four per rank on 16; rank 0 of 64 hands out chunks, so one of 63 has two."""
-    result = {item.ranks: item for item in predictions(EVEN, Stop(generations=36), (1, 16, 64), FREE)}
-    assert [result[ranks].seconds for ranks in (1, 16, 64)] == pytest.approx([64.0, 4.0, 2.0])
-    assert [result[ranks].efficiency for ranks in (1, 16, 64)] == pytest.approx([1.0, 1.0, 0.5])
+    """64 episodes of a second: four per rank on 16, one on 64; of 63, where rank 0 evaluates nothing, some have two."""
+    result = {item.ranks: item for item in predictions(EVEN, Stop(generations=36), (1, 16, 63, 64), FREE)}
+    assert [result[ranks].seconds for ranks in (1, 16, 63, 64)] == pytest.approx([64.0, 4.0, 2.0, 1.0])
+    assert [result[ranks].efficiency for ranks in (1, 16, 63, 64)] == pytest.approx([1.0, 1.0, 64 / 126, 1.0])
+    assert (result[63].fitting_population, result[63].fitting_efficiency) == (62, pytest.approx(62 / 63))
+    assert result[16].fitting_population is None and result[64].fitting_population is None
     assert (result[16].hours, result[16].core_hours) == pytest.approx((36 * 4 / 3600, 16 * 36 * 4 / 3600))
     assert (result[16].nodes, result[16].memory_a_node, result[1].memory_a_node) == (4, 400, 100)
-    assert chosen(list(result.values())).ranks == 16
-    assert result[64].limit.startswith("the tail")
+    assert chosen(list(result.values())).ranks == 64
+    assert result[63].limit.startswith("the tail")
     (many,) = predictions(EVEN, Stop(), (128,), FREE)
     assert many.limit == "idle ranks: a round is 64 chunks"
-    assert result[64].paying_population == 256  # five each for some, four for the others: 0.79; 128 would be 0.66
+    assert result[63].paying_population == 256  # five each for some, four for the others: 0.81; 128 would be 0.68
 
 
 def test_predicted_generations_follow_the_first_limit() -> None:
@@ -214,7 +216,7 @@ def test_plan_prints_a_table_and_the_job_to_submit(capsys: pytest.CaptureFixture
 def test_durations_are_printed_in_suitable_units() -> None:
     """64 s per generation on one rank: 36 of them are 38.4 minutes, 3,600 are 64 hours; two of them on 2 ranks 64 s."""
     lines = [text("x", EVEN, predictions(EVEN, Stop(generations=n), ranks, FREE), "") for n, ranks in MESSAGES]
-    rows = [line.split() for block in lines for line in block.splitlines() if line.endswith(" 64")]
+    rows = [line.split() for block in lines for line in block.splitlines() if line.endswith(" 64                  -")]
     assert [" ".join(row[2:4] + row[6:9]) for row in rows] == ["64 s 38.4 min 0.64", "64 s 64 h 64", "32 s 64 s 0.0356"]
     quick = replace(EVEN, costs=replace(EVEN.costs, step=1e-7))
     assert "6.4 ms        1.00          1.00  12.8 ms      < 0.01" in text(

@@ -10,7 +10,7 @@ import pytest
 
 from hpc_es.cluster.measure import Cluster, Costs, allgather_seconds, broadcast_seconds, gather_seconds
 from hpc_es.cluster.predict import SimulatedGeneration, simulate_generation, simulate_round
-from hpc_es.training.chunking import Cut
+from hpc_es.training.chunking import Cut, CutPlan
 
 FREE = Cluster(latency=0.0, bandwidth=math.inf, dispatch=0.0, per_rank=0.0)
 SLOW = Cluster(latency=0.0, bandwidth=math.inf, dispatch=0.1, per_rank=0.0)
@@ -99,9 +99,11 @@ def test_rounds_are_sequential_and_followed_by_one_update() -> None:
 
 def test_rounds_are_divided_as_in_the_loop() -> None:
     """64 jobs on one rank: four chunks of 16; on 128 ranks one job per chunk."""
-    one = simulate_generation(COSTS, 64, 1, FREE, Cut(16, 4), np.random.default_rng(0))
+    one = simulate_generation(COSTS, 64, 1, FREE, CutPlan(Cut(16, 4)), np.random.default_rng(0))
     assert one.work == pytest.approx(4 * (10 + 16 + 48 * 0.01 + 3 * 0.1))
-    many = simulate_generation(COSTS, 64, 128, FREE, Cut(16, 4), np.random.default_rng(0))
+    many = simulate_generation(
+        COSTS, 64, 128, FREE, CutPlan(Cut(16, 4), rank_0_evaluates=False), np.random.default_rng(0)
+    )
     assert many.work == pytest.approx(64 * (10 + 1 + 3 * 0.01 + 3 * 0.1))
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from hpc_es.storage.metrics_log import read_metrics
 from tests.helpers import runs
 from tests.helpers.harness import ROOT, Finished, mpiexec, script
 
@@ -132,3 +133,17 @@ def test_every_variant_uses_the_option_in_its_name(done: Callable[[int], Path]) 
 def test_command_line_and_library_give_identical_results(done: Callable[[int], Path], tmp_path: Path) -> None:
     runs.finished(2, tmp_path / "run", "stop.generations=3")
     runs.assert_same(tmp_path / "run", done(3) / "on demand")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("population", "evaluating"), [(36, 18), (34, 17)])
+def test_results_do_not_depend_on_whether_rank_0_evaluates(population: int, evaluating: int, tmp_path: Path) -> None:
+    """36 jobs are two for each of 18 ranks, 34 jobs two for each of the others; the first round decides."""
+    overrides = [f"algorithm.population_size={population}", "algorithm.min_timesteps_per_generation=600"]
+    variants = json.dumps({"run": [*overrides, "mpi.chunk_size=auto", *NORMALISED]})
+    config = str(runs.tiny(tmp_path))
+    for ranks in (18, 1):
+        job = mpiexec(ranks, [*script(ALL), config, str(tmp_path / str(ranks)), variants], JOB_SECONDS, cwd=ROOT)
+        assert job.status == 0, str(job)
+    runs.assert_same(tmp_path / "18/run", tmp_path / "1/run")
+    assert read_metrics(tmp_path / "18/run")[0]["evaluating_ranks"] == evaluating

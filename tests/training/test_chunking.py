@@ -12,8 +12,20 @@ import pytest
 import hpc_es
 from hpc_es.core.data import Chunk, State, cut, row_dtype
 from hpc_es.core.errors import RunError
-from hpc_es.training.chunking import AS_ASKED, ChunkPlanner, Cut, CutPlan, evaluation_size, idle_message, recut
+from hpc_es.training.chunking import (
+    AS_ASKED,
+    CallCosts,
+    ChunkPlanner,
+    Cut,
+    CutPlan,
+    division_message,
+    evaluating_ranks,
+    evaluation_size,
+    idle_message,
+    recut,
+)
 from hpc_es.training.executors import first_units
+from hpc_es.training.generation import HEADER
 
 
 def plan(
@@ -35,12 +47,21 @@ def plan(
 
 
 def after(
-    result: ChunkPlanner, seconds: float, jobs: int = 64, parameters: int = 10, lengths: Any = (1, ())
+    result: ChunkPlanner,
+    seconds: float,
+    jobs: int = 64,
+    parameters: int = 10,
+    lengths: Any = (1, ()),
+    calls: int = 0,
+    call_seconds: float = 0.0,
 ) -> CutPlan:
-    """The plan after a generation in which each job took this number of seconds."""
+    """The plan after a generation in which each job took this number of seconds, and each rank made these calls."""
     rows, measured = np.zeros(jobs, row_dtype()), np.zeros(len(lengths[1]), row_dtype())
     rows["length"], measured["length"] = lengths
-    result.update(rows, measured, seconds * jobs, 4 * parameters)
+    headers = np.zeros(2, HEADER)
+    headers["environment"] = seconds * jobs / 2
+    headers["policy_calls"], headers["policy"] = calls, call_seconds * calls
+    result.update(rows, measured, headers, 4 * parameters)
     return result.plan
 
 
@@ -48,7 +69,7 @@ def after(
     ("seconds", "ranks", "expected"),
     [
         (1e-6, 2, Cut(64, 64)),  # 64 us in all: not worth a message
-        (1e-4, 2, Cut(32, 32)),  # 6 ms: one chunk a rank
+        (1e-4, 2, Cut(32, 32, is_even=True)),  # 6 ms: one chunk a rank
         (1e-3, 2, Cut(50, 2)),  # 50 ms at most, 2 ms at the end
         (1e-3, 1, Cut(50, 2)),
         (1e-4, 1, Cut(64, 64)),
@@ -72,15 +93,67 @@ def test_cheap_jobs_are_combined_by_duration(seconds: float, ranks: int, expecte
         (0.001, 1, 1_000_000, 1),
     ],
 )
-def test_lockstep_chunks_are_as_large_as_possible(seconds: float, ranks: int, parameters: int, expected: int) -> None:
-    assert after(plan(ranks, "at once"), seconds, parameters=parameters).cut == Cut(expected, expected)
+def test_lockstep_jobs_are_divided_evenly_where_calls_are_expensive(
+    seconds: float, ranks: int, parameters: int, expected: int
+) -> None:
+    """A call of 10 ms is 5 % of the time of 200 jobs of 1 ms, more than there are."""
+    cut_ = after(plan(ranks, "at once"), seconds, parameters=parameters, calls=8, call_seconds=0.01).cut
+    assert cut_ == Cut(expected, expected, is_even=True)
 
 
-def test_lockstep_chunks_of_long_generations_get_smaller() -> None:
-    """6.4 s in total: half of the jobs at first, divided among two ranks, then fewer, at least four."""
-    assert after(plan(2, "at once"), 0.1).cut == Cut(16, 4)
-    assert after(plan(2, "at once"), 0.1, parameters=250_000).cut == Cut(2, 2)  # of 1 MB each
-    assert after(plan(2, "at once", call_size=8), 0.1, parameters=250_000).cut == Cut(2, 2, 8)
+@pytest.mark.parametrize(
+    ("call_seconds", "ranks", "jobs", "parameters", "expected"),
+    [
+        (0.001, 2, 64, 10, Cut(16, 1)),  # a call is 1 % of the 0.1 s of a job
+        (0.02, 2, 64, 10, Cut(16, 4)),  # 20 % of a job, 5 % of four
+        (0.02, 2, 15, 10, Cut(8, 8, is_even=True)),  # less than two chunks of four to a rank
+        (0.001, 2, 64, 250_000, Cut(2, 1)),  # of 1 MB each
+        (0.0, 1000, 4000, 10, Cut(2, 1)),  # rank 0 needs 15 ms for a thousand answers
+        (0.0, 20_000, 160_000, 10, Cut(4, 3)),  # and 0.3 s for twenty thousand, three jobs
+    ],
+)
+def test_lockstep_chunks_are_as_small_as_calls_and_answers_allow(
+    call_seconds: float, ranks: int, jobs: int, parameters: int, expected: Cut
+) -> None:
+    """Jobs of 0.1 s: half of the jobs at first, divided among the ranks, then fewer."""
+    cut_ = after(plan(ranks, "at once"), 0.1, jobs, parameters, calls=8, call_seconds=call_seconds).cut
+    assert cut_ == expected
+
+
+def test_chunks_of_compiled_policies_fill_their_calls() -> None:
+    result = after(plan(2, "at once", call_size=8), 0.1, parameters=250_000, calls=8, call_seconds=0.001)
+    assert result.cut == Cut(2, 1, 8)
+
+
+def test_cost_of_a_call_is_that_without_its_rows() -> None:
+    """10 us and 2 us per row: 18 us with 4 rows, 42 us with 16 rows."""
+    costs = CallCosts()
+    assert costs.seconds == 0.0
+    costs.add(calls=100, rows=400, seconds=100 * 18e-6)
+    assert costs.seconds == pytest.approx(18e-6)  # how much the rows cost is not known yet
+    costs.add(calls=10, rows=160, seconds=10 * 42e-6)
+    assert costs.seconds == pytest.approx(10e-6)
+    costs.add(calls=0, rows=0, seconds=0.0)
+    assert costs.seconds == pytest.approx(10e-6)
+
+
+@pytest.mark.parametrize(
+    ("jobs", "ranks", "cutting", "expected"),
+    [
+        (64, 16, "at once", range(16)),  # always up to 16 ranks
+        (1440, 1440, "at once", range(1440)),  # one job each; without rank 0 one rank had two
+        (1439, 1440, "at once", range(1, 1440)),
+        (5760, 1440, "free", range(1440)),  # four each
+        (5756, 1440, "free", range(1, 1440)),
+        (33 * 1440, 1440, "free", range(1, 1440)),  # 33 or 34 each: hardly a gain
+        (1440, 1440, "one by one", range(1440)),
+        (2880, 1440, "one by one", range(1, 1440)),  # rank 0 cannot answer during a function call
+        (1440, 1440, "fixed", range(1, 1440)),
+    ],
+)
+def test_rank_0_evaluates_where_that_saves_time(jobs: int, ranks: int, cutting: Any, expected: range) -> None:
+    assert evaluating_ranks(jobs, ranks, cutting, "auto", "auto") == expected
+    assert evaluating_ranks(jobs, ranks, cutting, "auto", False) == range(1, ranks)
 
 
 def test_chunks_are_unchanged_if_fixed_or_after_the_loss_of_ranks() -> None:
@@ -104,7 +177,12 @@ def test_chunks_are_unchanged_if_fixed_or_after_the_loss_of_ranks() -> None:
         (Cut(16, 4, 16), 70, 2, [16, 16, 16, 16, 6]),
         (Cut(1, 1, 8), 20, 2, [8, 8, 4]),
         (Cut(12, 4, 8), 64, 2, [16, 16, 8, 8, 8, 8]),  # 12 is rounded up
-        (Cut(16, 4, 16), 31, 2, [8, 6, 6, 4, 2, 2, 1, 1, 1]),  # fewer than a call for each rank
+        (Cut(16, 4, 16), 31, 2, [8, 6, 6, 4, 4, 3]),  # fewer than a call for each rank
+        (Cut(22, 22, 1, True), 64, 3, [22, 21, 21]),
+        (Cut(5, 5, 1, True), 5, 3, [2, 2, 1]),
+        (Cut(9, 9, 1, True), 2, 3, [1, 1]),
+        (Cut(4, 4, 1, True), 18, 2, [3] * 6),  # larger chunks would not fit the cache
+        (Cut(20, 20, 8, True), 50, 2, [16, 16, 16, 2]),  # calls of eight
     ],
 )
 def test_chunks_get_smaller_towards_the_end(cut_: Cut, jobs: int, ranks: int, expected: list[int]) -> None:
@@ -157,7 +235,7 @@ def test_longer_episodes_are_handed_out_first() -> None:
 
 
 def test_plan_is_sent_as_numbers() -> None:
-    sent = CutPlan(Cut(3, 2, 7), 5, False)
+    sent = CutPlan(Cut(3, 2, 7, True), 5, False, 9, False)
     assert CutPlan.from_numbers(sent.to_numbers()) == sent
 
 
@@ -184,14 +262,44 @@ def test_plan_is_sent_as_numbers() -> None:
     ],
 )
 def test_idle_ranks_are_reported(jobs: int, size: int, ranks: int, is_free: bool, message: str | None) -> None:
-    assert idle_message(jobs, size, ranks, "auto", is_free) == message
+    busy = ranks if ranks <= 16 else ranks - 1
+    assert idle_message(jobs, size, busy, ranks, is_free) == message
 
 
-def test_run_reports_its_idle_ranks() -> None:
+@pytest.mark.parametrize(
+    ("jobs", "size", "busy", "message"),
+    [
+        (1438, 1, 1439, None),
+        (2878, 1, 1439, None),
+        (2200, 1, 1439, None),  # 0.76 of the time
+        (
+            *(1440, 1, 1439),
+            "1,440 jobs per generation do not divide well among 1,439 evaluating ranks: 1 of them evaluates 2 jobs, "
+            "the others 1 and wait. 1,438 jobs would take 50% of the time, 2,878 no longer",
+        ),
+        (
+            *(51, 16, 3),
+            "51 jobs per generation do not divide well among 3 evaluating ranks: 1 of them evaluates 2 chunks of 16 "
+            "jobs, the others 1 and wait. 48 jobs would take 50% of the time, 96 no longer",
+        ),
+    ],
+)
+def test_population_that_does_not_fit_the_ranks_is_reported(
+    jobs: int, size: int, busy: int, message: str | None
+) -> None:
+    assert division_message(jobs, size, busy) == message
+
+
+def test_run_reports_its_idle_ranks_and_chooses_who_evaluates() -> None:
     state = State(0, {}, {})
-    assert plan(64, "free").idle_warning(state) is None
-    assert "59 ranks of 64 will be idle" in str(plan(64, "free", 16).idle_warning(state))  # rank 0 does not evaluate
-    assert "64 jobs per generation are 4 chunks for 63 evaluating ranks" in str(plan(64, "fixed").idle_warning(state))
+    result = plan(64, "free")
+    assert result.start(state) is None
+    assert (result.plan.ranks, result.plan.rank_0_evaluates) == (64, True)  # as there are 64 jobs
+    small, fixed = plan(64, "free", asked=16), plan(64, "fixed")
+    assert "47 ranks of 64 will be idle" in str(small.start(state))
+    assert (small.plan.ranks, small.plan.rank_0_evaluates) == (63, False)
+    assert "64 jobs per generation are 4 chunks for 63 evaluating ranks" in str(fixed.start(state))
+    assert "do not divide well among 127" in str(plan(128, "free", asked=130, is_fault_tolerant=True).start(state))
 
 
 def test_dependent_jobs_are_refused_if_chunks_depend_on_the_ranks() -> None:

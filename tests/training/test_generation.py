@@ -36,6 +36,7 @@ from hpc_es.mpi.scheduler import Work
 from hpc_es.tasks.problems import ProblemDefaults
 from hpc_es.training.failure_reports import FailureReports
 from hpc_es.training.build import Parts
+from hpc_es.training.chunking import CutPlan
 from hpc_es.training.executors import MpiExecutor
 from hpc_es.training.generation import Generation
 
@@ -85,7 +86,8 @@ def body():
     toy = Toy(None, None, None, None, 2)
     executor = MpiExecutor(world, work, lambda: 0, FailureReports(world, None))
     parts = Parts(None, None, Relative(), None, toy, ROW, 2, "fixed")
-    evaluated = executor.run(Generation(parts, State(3, {"factor": np.array(2.0)}, {}), 4, ranks=executor.sharing))
+    plan = CutPlan(ranks=executor.evaluating_ranks)
+    evaluated = executor.run(Generation(parts, State(3, {"factor": np.array(2.0)}, {}), 4, plan=plan))
     told = world.allgather(np.frombuffer(json.dumps([asked, measured]).encode(), np.uint8))
     if world.rank == 0:
         results = evaluated.results
