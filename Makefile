@@ -44,7 +44,7 @@ test-gym:       ## the tests of old gym environments, in a virtual environment o
 test-loggers:   ## the tests of MLflow and Weights & Biases, in a virtual environment of their own
 	@test -x $(VENV)-loggers/bin/pip || $(PYTHON) -m venv $(VENV)-loggers
 	$(VENV)-loggers/bin/pip install --quiet --disable-pip-version-check -e '.[mpi,mlflow,wandb]' pytest
-	$(VENV)-loggers/bin/python -m pytest tests/report/loggers/test_mlflow.py tests/report/loggers/test_wandb.py
+	$(VENV)-loggers/bin/python -m pytest tests/report/test_loggers_mlflow.py tests/report/test_loggers_wandb.py
 
 test-jax:       ## the tests of compiled environments, in a virtual environment of their own
 	@test -x $(VENV)-jax/bin/pip || $(PYTHON) -m venv $(VENV)-jax

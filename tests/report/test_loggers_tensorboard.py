@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from hpc_es.report.loggers import LoggedRun, Started
-from hpc_es.report.loggers.tensorboard import TensorBoard
+from hpc_es.report.loggers import LoggedRun, Started, TensorBoard
 
 
 def scalars(run_dir: Path, name: str) -> list[tuple[int, float]]:
@@ -76,8 +75,7 @@ def test_tensorboard_logger_does_not_import_tensorflow(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     program = (
         "import sys; from pathlib import Path\n"
-        "from hpc_es.report.loggers import LoggedRun\n"
-        "from hpc_es.report.loggers.tensorboard import TensorBoard\n"
+        "from hpc_es.report.loggers import LoggedRun, TensorBoard\n"
         "logger = TensorBoard()\n"
         f"logger.start(LoggedRun(Path({str(tmp_path)!r}), 'a', {{}}), None, 0)\n"
         "logger.write({'generation': 0, 'return_mean': 1.0})\n"

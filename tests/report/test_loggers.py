@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from hpc_es.config.options import warnings_of
 from hpc_es.config.schema import Mlflow, Report
-from hpc_es.report.loggers import LoggedRun, Loggers, Started, flat, metrics, tag
+from hpc_es.report.loggers import LOGGERS, LoggedRun, Loggers, Started, flat, metrics, tag
 from hpc_es.storage import metrics_log
 from hpc_es.storage.metrics_log import Row
 from tests.helpers import runs
@@ -43,8 +41,7 @@ class Tape:
 
 def in_place_of(monkeypatch: pytest.MonkeyPatch, **tapes: Tape) -> None:
     for name, tape in tapes.items():
-        module: Any = SimpleNamespace(make=lambda report, tape=tape: tape)
-        monkeypatch.setitem(sys.modules, f"hpc_es.report.loggers.{name}", module)
+        monkeypatch.setitem(LOGGERS, name, lambda report, tape=tape: tape)
 
 
 @pytest.mark.parametrize(

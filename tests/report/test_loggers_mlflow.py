@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from hpc_es.report.loggers.mlflow import ENVIRONMENT, truncate
+from hpc_es.report.loggers import MLFLOW_ENVIRONMENT, truncate
 from hpc_es.storage import metrics_log
 from tests.helpers import runs
 from tests.jobs.test_long_runs import assert_flat
@@ -27,7 +27,7 @@ def no_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Prevent connections of this process and requests of telemetry settings, which would be stored in the home."""
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setattr(socket.socket, "connect", lambda *_: pytest.fail("a connection"))
-    for name in ENVIRONMENT:
+    for name in MLFLOW_ENVIRONMENT:
         monkeypatch.setenv(name, "")  # what the logger sets ends with the test
         monkeypatch.delenv(name)
 

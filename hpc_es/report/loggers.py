@@ -1,0 +1,378 @@
+"""Loggers: TensorBoard, MLflow and Weights & Biases, their contract, and the loggers of a run.
+
+Each receives every row of metrics.jsonl, and imports its package in `start`. A logger that fails is dropped with a
+warning, and the run continues.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import math
+import os
+import re
+import shutil
+import socket
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Literal, Protocol
+
+from hpc_es.config.registry import config_directory
+from hpc_es.config.schema import Mlflow, Report, Wandb
+from hpc_es.core.data import JsonObject
+from hpc_es.storage.metrics_log import Row
+
+Status = Literal["finished", "interrupted", "failed"]
+Param = str | int | float | bool | None
+
+GROUPS = ("evaluation", "return", "length", "info", "time", "predict", "episodes", "timesteps", "seconds")
+
+
+@dataclass(frozen=True)
+class LoggedRun:
+    """The argument of `Logger.start`."""
+
+    directory: Path
+    name: str
+    params: Mapping[str, Param]  # the config, as `flat` returns it
+
+
+@dataclass(frozen=True)
+class Started:
+    """The state of a logger after its start."""
+
+    run_id: str | None  # the package's id of the run, kept in checkpoints; None if the directory identifies the run
+    next_generation: int  # the first generation whose row it lacks
+
+
+class Logger(Protocol):
+    """One package that records the rows of a run. Any error of its methods drops the logger, never the run."""
+
+    def start(self, run: LoggedRun, run_id: str | None, first: int) -> Started:
+        """Start a new run, or resume the run of this id and drop its rows from generation `first` on.
+
+        These rows will be written again.
+        """
+
+    def write(self, row: Row) -> None:
+        """Record the metrics of a generation; the generation is the step."""
+
+    def close(self, status: Status) -> None:
+        """Record how the run ended, and close the logger."""
+
+
+def tag(key: str) -> str:
+    """Return the name of a metric with its group: return/mean for return_mean, and train/sigma for sigma."""
+    for group in GROUPS:
+        if key.startswith(f"{group}_"):
+            return f"{group}/{key.removeprefix(f'{group}_')}"
+    return f"train/{key}"
+
+
+def metrics(row: Row) -> dict[str, float]:
+    """Return the measured numbers of a row by tag, without the generation."""
+    return {
+        tag(key): value
+        for key, value in row.items()
+        if key != "generation" and value is not None and math.isfinite(value)
+    }
+
+
+def step(row: Row) -> int:
+    """Return the generation of a row."""
+    generation = row["generation"]
+    assert generation is not None
+    return int(generation)
+
+
+def flat(data: JsonObject, prefix: str = "") -> dict[str, Param]:
+    """Flatten nested data to {"algorithm.sigma": 0.1}; lists and empty mappings become JSON text."""
+    result: dict[str, Param] = {}
+    for key, value in data.items():
+        if isinstance(value, Mapping) and value:
+            result |= flat(value, f"{prefix}{key}.")
+        else:
+            plain = value is None or isinstance(value, str | int | float)
+            result[f"{prefix}{key}"] = value if plain else json.dumps(value)
+    return result
+
+
+class TensorBoard:
+    """TensorBoard: one scalar per metric, against generations and wall time.
+
+    Each session writes an event file into the run directory. TensorBoard reads all files of a directory as one run, and
+    drops the rows of earlier sessions from `first` on.
+
+    Only the record writer of the tensorboard package is used. Its EventFileWriter imports TensorFlow if that is
+    installed, which takes seconds and 500 MB, and raises the error of a full disk in a separate thread.
+    """
+
+    _event: Any
+    _records: Any
+    _file: BinaryIO
+
+    def start(self, run: LoggedRun, run_id: str | None, first: int) -> Started:
+        from tensorboard.compat.proto import event_pb2
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        self._event = event_pb2.Event
+        has_rows = any(run.directory.glob("events.out.tfevents.*"))
+        self._file = _event_path(run.directory).open("xb")
+        self._records = RecordWriter(self._file)
+        self._add(file_version="brain.Event:2")
+        # TensorBoard drops nothing at the first START that it reads, so every session writes one.
+        session = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+        self._add(step=first, session_log=session)
+        return Started(run_id, first if has_rows else 0)
+
+    def write(self, row: Row) -> None:
+        values = [{"tag": name, "simple_value": value} for name, value in metrics(row).items()]
+        self._add(step=step(row), summary={"value": values})
+
+    def close(self, status: Status) -> None:
+        del status  # event files cannot record it
+        with contextlib.suppress(OSError):  # a full disk was reported by `write`
+            self._file.close()
+
+    def _add(self, **fields: Any) -> None:
+        self._records.write(self._event(wall_time=time.time(), **fields).SerializeToString())
+        self._records.flush()
+
+
+def _event_path(run_dir: Path) -> Path:
+    """Return a name that sorts after those of earlier sessions, since TensorBoard reads files in the order of names."""
+    now, host = time.time_ns(), socket.gethostname()
+    return run_dir / f"events.out.tfevents.{now // 10**9}.{now % 10**9:09d}.{host}.{os.getpid()}"
+
+
+MLFLOW_ENVIRONMENT = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_ALLOW_FILE_STORE": "true",  # newer versions refuse file stores without it
+}
+MLFLOW_STATUS = {"finished": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
+PARAMS_PER_BATCH = 100  # the limit of MLflow
+
+
+class MLflow:
+    """MLflow: a run is one MLflow run, whose id goes into checkpoints; no server, no telemetry.
+
+    The local file store, which `mlflow ui --backend-store-uri RUN/mlruns` opens, has one text file per metric, with one
+    line "TIMESTAMP VALUE STEP" per row. MLflow cannot remove steps, so a resumed run truncates the files at the first
+    generation that it computes again.
+    """
+
+    _client: Any
+    _id: str
+
+    def __init__(self, options: Mlflow) -> None:
+        self._options = options
+
+    def start(self, run: LoggedRun, run_id: str | None, first: int) -> Started:
+        """Create an MLflow run, also if the one of this id is no longer in the store, or truncate the existing one."""
+        for name, value in MLFLOW_ENVIRONMENT.items():
+            os.environ.setdefault(name, value)
+        from mlflow.tracking import MlflowClient
+
+        directory = self._options.directory
+        store = config_directory() / directory if directory else run.directory.resolve() / "mlruns"
+        store.parent.mkdir(parents=True, exist_ok=True)
+        self._client = MlflowClient(tracking_uri=store.as_uri(), registry_uri=store.as_uri())
+        with _locked(store.parent):  # runs that share a store must not create its experiment twice
+            existing = self._existing(run_id) if run_id else None
+            if existing is None:
+                self._id = self._create(run)
+                return Started(self._id, 0)
+        self._id = existing.run_id
+        self._client.update_run(self._id, status="RUNNING")
+        folder = store / existing.experiment_id / self._id / "metrics"
+        last = truncate(folder, first) - 1
+        return Started(self._id, truncate(folder, last))  # the last row may be incomplete
+
+    def write(self, row: Row) -> None:
+        from mlflow.entities import Metric
+
+        now = int(time.time() * 1000)
+        self._client.log_batch(
+            self._id, metrics=[Metric(name, float(value), now, step(row)) for name, value in metrics(row).items()]
+        )
+
+    def close(self, status: Status) -> None:
+        self._client.set_terminated(self._id, MLFLOW_STATUS[status])
+
+    def _existing(self, run_id: str) -> Any:
+        """Return MLflow's record of a run; None if it is not in the store, or in its trash."""
+        from mlflow.exceptions import MlflowException
+
+        try:
+            info = self._client.get_run(run_id).info
+        except MlflowException:
+            return None
+        return info if info.lifecycle_stage == "active" else None
+
+    def _create(self, run: LoggedRun) -> str:
+        from mlflow.entities import Param as MlflowParam
+
+        name = self._options.experiment
+        experiment = self._client.get_experiment_by_name(name)
+        experiment_id = experiment.experiment_id if experiment else self._client.create_experiment(name)
+        run_id = str(self._client.create_run(experiment_id, run_name=run.name).info.run_id)
+        params = []
+        for key, value in run.params.items():
+            allowed = re.sub(r"[^\w./ :-]", "_", key)  # the characters that MLflow allows
+            params.append(MlflowParam(allowed, value if isinstance(value, str) else json.dumps(value)))
+        for start in range(0, len(params), PARAMS_PER_BATCH):
+            self._client.log_batch(run_id, params=params[start : start + PARAMS_PER_BATCH])
+        return run_id
+
+
+def truncate(folder: Path, first: int) -> int:
+    """Remove the steps from `first` on of all metrics in a folder of the store; return the step after the last one."""
+    next_step = 0
+    for path in [path for path in sorted(folder.rglob("*")) if path.is_file()]:
+        length = 0
+        for line in path.read_bytes().splitlines(keepends=True):
+            fields = line.split()
+            if len(fields) != 3 or not line.endswith(b"\n") or int(fields[2]) >= first:  # or an incomplete line
+                break
+            length, next_step = length + len(line), max(next_step, int(fields[2]) + 1)
+        if length:
+            os.truncate(path, length)
+        else:
+            path.unlink()  # MLflow cannot read a metric without a line
+    return next_step
+
+
+@contextlib.contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    """Hold an exclusive lock on a directory, if its file system supports locks."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+class WeightsAndBiases:
+    """Weights & Biases, offline: a run is one W&B run, whose id goes into checkpoints.
+
+    `wandb sync RUN/wandb/offline-run-*` uploads it. W&B cannot resume an offline run: a second directory of the same id
+    replaces the first one on the server. So a resumed run writes all rows again into a new directory of the same id,
+    and removes the old ones. WANDB_MODE, if set, replaces "offline".
+    """
+
+    _run: Any
+    _directory: Path
+
+    def __init__(self, options: Wandb) -> None:
+        self._options = options
+
+    def start(self, run: LoggedRun, run_id: str | None, first: int) -> Started:
+        del first  # all rows are written again
+        own = self._options.directory
+        directory = self._directory = config_directory() / own if own else run.directory.resolve()
+        directory.mkdir(parents=True, exist_ok=True)
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # telemetry, read when wandb is imported
+        os.environ.setdefault("WANDB_CACHE_DIR", str(directory / "wandb" / "cache"))  # logs, not in $HOME
+        import wandb
+
+        # The id is in the names of the files; the name of the directory may have a suffix.
+        files = sorted((directory / "wandb").glob(f"offline-run-*/run-{run_id}.wandb"))
+        old_directories = [file.parent for file in files]
+        self._run = wandb.init(
+            project=self._options.project,
+            name=run.name,
+            id=run_id,
+            dir=str(directory),
+            config=dict(run.params),
+            mode=os.environ.get("WANDB_MODE") or "offline",
+            settings=wandb.Settings(**_wandb_settings()),
+        )
+        for path in old_directories:
+            shutil.rmtree(path)
+        return Started(str(self._run.id), 0)
+
+    def write(self, row: Row) -> None:
+        self._run.log(metrics(row), step=step(row))
+        self._require_space()
+
+    def close(self, status: Status) -> None:
+        # Waits until the process of W&B has written all rows; its only states are "finished" and "failed".
+        self._run.finish(exit_code=int(status != "finished"))
+        self._require_space()
+
+    def _require_space(self) -> None:
+        """Raise OSError if the disk is full, which the process of W&B does not report."""
+        if os.statvfs(self._directory).f_bavail == 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._directory))
+
+
+def _wandb_settings() -> JsonObject:
+    """Return settings with which W&B logs only the rows: no console, code, git, machine or packages."""
+    off = ("disable_git", "disable_code", "disable_job_creation", "x_disable_stats", "x_disable_meta")
+    return {
+        **dict.fromkeys((*off, "x_disable_machine_info", "silent"), True),
+        "x_save_requirements": False,
+        "console": "off",
+        "reinit": "create_new",  # the calling program may have its own W&B run
+    }
+
+
+LOGGERS: dict[str, Callable[[Report], Logger]] = {
+    "mlflow": lambda report: MLflow(report.mlflow),
+    "tensorboard": lambda report: TensorBoard(),
+    "wandb": lambda report: WeightsAndBiases(report.wandb),
+}
+
+
+class Loggers:
+    """The loggers that `report` names, on rank 0; `run_ids` come from the checkpoint, by the name of the logger."""
+
+    def __init__(
+        self, report: Report, run: LoggedRun, run_ids: Mapping[str, str], warn: Callable[[str], object]
+    ) -> None:
+        self._report, self._run, self._warn = report, run, warn
+        self.run_ids = dict(run_ids)  # including loggers that the config no longer names
+        self._running: dict[str, Logger] = {}
+
+    def start(self, first: int, rows: Iterable[Row]) -> None:
+        """Start all loggers at generation `first`, and write the earlier rows that a logger lacks."""
+        earlier = list(rows)
+        for name in self._report.all_loggers():
+            with self._drop_on_error(name):
+                logger = LOGGERS[name](self._report)
+                started = logger.start(self._run, self.run_ids.get(name), first)
+                if started.run_id is not None:
+                    self.run_ids[name] = started.run_id
+                self._running[name] = logger
+                for row in earlier:
+                    if step(row) >= started.next_generation:
+                        logger.write(row)
+
+    def write(self, row: Row) -> None:
+        """Write the row of a generation to all loggers."""
+        for name, logger in list(self._running.items()):
+            with self._drop_on_error(name):
+                logger.write(row)
+
+    def close(self, status: Status) -> None:
+        """Close all loggers; further calls do nothing."""
+        for name, logger in list(self._running.items()):
+            with self._drop_on_error(name):
+                logger.close(status)
+        self._running.clear()
+
+    @contextlib.contextmanager
+    def _drop_on_error(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            self._running.pop(name, None)
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            text = "the run continues without it; metrics.jsonl has all rows, which the next start writes again"
+            self._warn(f"report.loggers: {name} has failed ({reason}); {text}")
