@@ -2,9 +2,8 @@
 
 Environments belong to jobs and are kept from chunk to chunk; a row is an index of the actor's batch. Implementations:
 
-- `gymnasium_backend.py`: any environment, one after another
+- `gymnasium_backend.py`: any environment, one after another, and vector environments
 - `classic_control.py` and `mujoco/`: classic control and MuJoCo without Gymnasium's overhead
-- `vector_backend.py`: vector environments
 """
 
 from __future__ import annotations

@@ -22,10 +22,9 @@ from hpc_es.core.policy import Actor, Batch, Policy
 from hpc_es.tasks.episodes import environments, native_backend
 from hpc_es.tasks.episodes.behaviour import BehaviourOptions, behaviour_from_options
 from hpc_es.tasks.episodes.environment_backend import EnvironmentBackend, NotNativeError
-from hpc_es.tasks.episodes.gymnasium_backend import GymnasiumBackend
+from hpc_es.tasks.episodes.gymnasium_backend import GymnasiumBackend, VectorBackend, VectorEnvironments
 from hpc_es.tasks.episodes.infos import check_info_keys, random_episode
 from hpc_es.tasks.episodes.rollout import EpisodeSegments, Rollout
-from hpc_es.tasks.episodes.vector_backend import VectorBackend, VectorEnvironments
 from hpc_es.tasks.problems import (
     ObservationNormalization,
     PolicyProblem,

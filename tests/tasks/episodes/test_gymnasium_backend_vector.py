@@ -13,8 +13,8 @@ import hpc_es
 from hpc_es.config.loading import load
 from hpc_es.core.errors import ConfigError, UserError
 from hpc_es.tasks.episodes import environments
+from hpc_es.tasks.episodes.gymnasium_backend import reset
 from hpc_es.tasks.episodes.task import Episodes
-from hpc_es.tasks.episodes.vector_backend import reset
 from tests.helpers import runs
 from tests.helpers.harness import ROOT, mpiexec, script
 from tests.helpers.toys import Still, episodes, played
