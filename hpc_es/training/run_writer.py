@@ -24,7 +24,7 @@ from hpc_es.core.machine import as_comment, environment_info
 from hpc_es.core.slurm import this_run
 from hpc_es.devices.decision import current_decision
 from hpc_es.mpi.world import World
-from hpc_es.programs.log import ProgramsLog
+from hpc_es.programs.best_programs import ProgramsLog
 from hpc_es.report.loggers import LoggedRun, Loggers, Status, flat
 from hpc_es.report.progress import Progress
 from hpc_es.storage import metrics_log, results

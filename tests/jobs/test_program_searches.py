@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from hpc_es.core.keys import Keys
-from hpc_es.programs import log, random_search
+from hpc_es.programs import best_programs, random_search
 from hpc_es.programs.task import Options, build
 from hpc_es.storage import results
 from hpc_es.storage.checkpoint_directory import Store
@@ -144,7 +144,7 @@ def described(run: Path) -> dict[str, Any]:
 
 def listed(run: Path) -> bytes:
     """programs.jsonl."""
-    path = run / log.NAME
+    path = run / best_programs.PROGRAMS
     return path.read_bytes() if path.exists() else b""
 
 
@@ -159,7 +159,7 @@ def test_every_correct_program_is_listed_once(done: Callable[[int], Path]) -> No
         for program, npe in sorted(first.items(), key=lambda actual: actual[1])
     ]
     assert 10 < len(expected) < len([program for program in drawn if program in first])
-    assert list(log.read_programs(done(2) / "random, many")) == expected
+    assert list(best_programs.read_programs(done(2) / "random, many")) == expected
     assert described(done(2) / "random, many")["found"]["correct_programs"] == len(expected)
     assert described(done(2) / "random")["found"]["correct_programs"] == 0
 
@@ -175,7 +175,7 @@ def test_list_of_programs_is_identical_after_a_resume(done: Callable[[int], Path
     again = runs.finished(3, run, *more)
     assert "from generation 3" in again.stdout
     assert listed(run) == listed(done(1) / f"{kind}, many") != b""
-    (run / log.NAME).unlink()
+    (run / best_programs.PROGRAMS).unlink()
     again = runs.finished(0, run, *more, "stop.generations=6")
     assert "programs.jsonl is missing: the correct programs found before this resume are lost" in again.stdout
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from hpc_es.core.errors import RunError
-from hpc_es.programs import log as log_module
-from hpc_es.programs.log import NAME, ProgramsLog, read_programs
+from hpc_es.programs import best_programs
+from hpc_es.programs.best_programs import PROGRAMS, ProgramsLog, read_programs
 
 
 def program(text: str, reward: float = 1.0) -> dict[str, Any]:
@@ -28,8 +28,8 @@ def test_log_lists_each_program_once_and_is_created_with_the_first(tmp_path: Pat
     log.write([program(".,"), program(".."), program(".,")])
     log.write([program(".."), program("+.")])
     line = '{"generation": 0, "npe": 1, "reward": 1.0, "length": 2, "program": ".,"}\n'
-    assert (tmp_path / NAME).read_text() == line + line.replace(".,", "..") + line.replace(".,", "+.")
-    assert log.lengths() == {NAME: 3 * len(line)}
+    assert (tmp_path / PROGRAMS).read_text() == line + line.replace(".,", "..") + line.replace(".,", "+.")
+    assert log.lengths() == {PROGRAMS: 3 * len(line)}
 
 
 def test_resume_truncates_the_log_and_reads_the_rest(tmp_path: Path) -> None:
@@ -43,22 +43,22 @@ def test_resume_truncates_the_log_and_reads_the_rest(tmp_path: Path) -> None:
     assert texts(tmp_path) == ["a"]
     again.write([program("a"), program("c"), program("b")])
     assert texts(tmp_path) == ["a", "c", "b"]
-    assert len(list(read_programs(tmp_path, at_checkpoint[NAME]))) == 1
+    assert len(list(read_programs(tmp_path, at_checkpoint[PROGRAMS]))) == 1
     again.cut({})
-    assert not (tmp_path / NAME).exists()
+    assert not (tmp_path / PROGRAMS).exists()
 
 
 def test_incomplete_line_of_a_killed_run_is_ignored(tmp_path: Path) -> None:
-    (tmp_path / NAME).write_text('{"program": "a", "reward": 1}\n{"program": "b", "rew')
+    (tmp_path / PROGRAMS).write_text('{"program": "a", "reward": 1}\n{"program": "b", "rew')
     assert texts(tmp_path) == ["a"]
 
 
 def test_missing_log_is_reported_and_later_lengths_are_correct(tmp_path: Path) -> None:
     lines: list[str] = []
     log = ProgramsLog(tmp_path, lines.append)
-    log.cut({NAME: 50})
+    log.cut({PROGRAMS: 50})
     assert "is missing: the correct programs found before this resume are lost" in lines[0]
-    assert (log.lengths(), texts(tmp_path)) == ({NAME: 50}, [])
+    assert (log.lengths(), texts(tmp_path)) == ({PROGRAMS: 50}, [])
 
 
 @pytest.mark.parametrize(
@@ -70,16 +70,16 @@ def test_missing_log_is_reported_and_later_lengths_are_correct(tmp_path: Path) -
     ],
 )
 def test_damaged_log_is_refused(tmp_path: Path, text: str, message: str) -> None:
-    (tmp_path / NAME).write_text(text)
+    (tmp_path / PROGRAMS).write_text(text)
     with pytest.raises(RunError, match=message):
-        ProgramsLog(tmp_path).cut({NAME: 9})
-    assert (tmp_path / NAME).read_text() == text
+        ProgramsLog(tmp_path).cut({PROGRAMS: 9})
+    assert (tmp_path / PROGRAMS).read_text() == text
 
 
 def test_full_log_accepts_only_better_programs_also_after_a_resume(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_module, "MAX_PROGRAMS", 2)
+    monkeypatch.setattr(best_programs, "MAX_PROGRAMS", 2)
     lines: list[str] = []
     log = ProgramsLog(tmp_path, lines.append)
     log.write([program("a", 0.5), program("b", 0.7), program("c", 0.6), program("d", 0.8)])
