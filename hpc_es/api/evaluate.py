@@ -24,6 +24,7 @@ from hpc_es.config.schema import USUAL_CHUNK, Config
 from hpc_es.core.data import Chunk, Jobs, JsonObject, Outcome, ProblemState, Rows, cut
 from hpc_es.core.errors import CheckpointError, UserError
 from hpc_es.core.keys import Keys, Purpose
+from hpc_es.core.machine import stepping_differences
 from hpc_es.core.policy import Actor, Batch, Episodic, Policy
 from hpc_es.core.population import unperturbed
 from hpc_es.devices.decision import decide
@@ -39,7 +40,6 @@ from hpc_es.report.saved_policy import (
 from hpc_es.storage.checkpoint import is_full, load
 from hpc_es.storage.checkpoint_directory import BEST, DIRECTORY, Store
 from hpc_es.storage.results import require_run
-from hpc_es.tasks.native_differences import differences
 from hpc_es.training.build import device_request
 
 Changed = Callable[[StoredPolicy], StoredPolicy]
@@ -201,7 +201,7 @@ def prepare_all(run: Path, overridden: Changed, trust: bool = False) -> JsonObje
     task = overridden(_snapshot(Path(paths[0]), trust)).config.task
     if getattr(task, "stepping", "") in {"auto", "native"}:
         single_episodes(task).close()
-    return {"paths": paths, "differences": differences}
+    return {"paths": paths, "differences": stepping_differences}
 
 
 def evaluate_all(
@@ -211,7 +211,7 @@ def evaluate_all(
 
     `prepared` is the result of `prepare_all` on rank 0; `overridden(source)` returns the same theta with another task.
     """
-    differences.update(prepared["differences"])
+    stepping_differences.update(prepared["differences"])
     paths = prepared["paths"]
     choose_device(world, overridden(_snapshot(Path(paths[0]), trust)).config)
     own = {}

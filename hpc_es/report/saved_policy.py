@@ -27,7 +27,7 @@ from hpc_es.storage.checkpoint_directory import BEST, find
 from hpc_es.storage.results import require_run
 from hpc_es.storage.status import final_evaluation, is_surpassed
 from hpc_es.storage.stepping_cache import remembered
-from hpc_es.tasks.random_play import REFERENCE_HASH, random_observations, sha256
+from hpc_es.tasks.observation_statistics import REFERENCE_HASH, random_observations, sha256
 
 if TYPE_CHECKING:
     from hpc_es.tasks.episodes.environments import Environment, Observation

@@ -16,11 +16,10 @@ import platform
 from collections.abc import Iterator
 from pathlib import Path
 
+from hpc_es.core import machine
 from hpc_es.core.errors import RunError
-from hpc_es.core.machine import __version__, processor_fingerprint
+from hpc_es.core.machine import __version__, processor_fingerprint, stepping_differences
 from hpc_es.storage.files import json_text, replace
-from hpc_es.tasks import native_differences
-from hpc_es.tasks.native_differences import differences
 
 MAX_RESULTS = 1000  # per file
 
@@ -39,10 +38,10 @@ def remembered() -> Iterator[None]:
         yield
         return
     stored = _read(path)
-    differences.update({key: text for key, text in stored.items() if key not in differences})
+    stepping_differences.update({key: text for key, text in stored.items() if key not in stepping_differences})
     yield
     # Comparisons of user models are not cached, because files that a model includes are unknown here.
-    lasting = {key: text for key, text in differences.items() if "xml_file" not in key}
+    lasting = {key: text for key, text in stepping_differences.items() if "xml_file" not in key}
     if lasting.keys() - stored.keys():
         with contextlib.suppress(OSError, RunError):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -63,7 +62,7 @@ def _read(path: Path) -> dict[str, str]:
 def platform_fingerprint() -> str:
     """Return a digest of everything on which comparisons depend: versions, code of native stepping, processor."""
     code = hashlib.sha256()
-    for file in sorted((Path(native_differences.__file__).parent / "episodes").rglob("*.py")):
+    for file in sorted((Path(machine.__file__).parents[1] / "tasks" / "episodes").rglob("*.py")):
         code.update(file.read_bytes())
     parts = [
         __version__,

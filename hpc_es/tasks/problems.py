@@ -38,8 +38,7 @@ from hpc_es.core.interfaces import Cutting, Evaluation, RunContext, VectorProble
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.core.policy import Actor, Batch, Episodic, Policy, ReferencePolicy, Segments
 from hpc_es.core.population import Layout, Population
-from hpc_es.tasks.observation_statistics import Deviations, Moments
-from hpc_es.tasks.random_play import REFERENCE_HASH, random_observations, sha256
+from hpc_es.tasks.observation_statistics import REFERENCE_HASH, Deviations, Moments, random_observations, sha256
 
 SPREAD = 0.3  # initial standard deviation of a coordinate, where a problem has no bounds
 

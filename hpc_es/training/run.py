@@ -19,6 +19,7 @@ from hpc_es.config.schema import Config
 from hpc_es.core.data import Array, Arrays, JsonObject, State
 from hpc_es.core.errors import LaunchError, Problems, RunFailedError, UserError
 from hpc_es.core.interfaces import AnyAlgorithm, GradientAlgorithm, RunContext
+from hpc_es.core.machine import stepping_differences
 from hpc_es.core.quiet import quiet_stderr
 from hpc_es.devices.decision import current_decision
 from hpc_es.mpi.fault_tolerance import enable_fault_tolerance
@@ -26,7 +27,6 @@ from hpc_es.mpi.guard import Signals
 from hpc_es.mpi.world import Regroup, RestartFromCheckpoint, World
 from hpc_es.storage import run_lock
 from hpc_es.storage.compare import verify_restored
-from hpc_es.tasks.native_differences import differences
 from hpc_es.training.build import (
     BuiltTask,
     Parts,
@@ -145,8 +145,10 @@ def prepare_run(config: Config, request: RunRequest) -> PreparedRun:
 
 def start_run(world: World, signals: Signals, config: Config, request: RunRequest) -> Run:
     """Do all that precedes the first generation, on every rank; CollectiveExit if rank 0 cannot prepare the run."""
-    prepared, shared = on_rank_0(world, lambda: prepare_run(config, request), lambda _: {"differences": differences})
-    differences.update(shared["differences"])
+    prepared, shared = on_rank_0(
+        world, lambda: prepare_run(config, request), lambda _: {"differences": stepping_differences}
+    )
+    stepping_differences.update(shared["differences"])
     try:
         if prepared is None:
             with quiet_stderr(True):  # rank 0 has shown its warnings

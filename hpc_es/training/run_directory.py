@@ -21,7 +21,7 @@ from hpc_es.storage.checkpoint_directory import Store
 from hpc_es.storage.compare import differences
 from hpc_es.storage.files import writing
 from hpc_es.storage.run_lock import RunLock
-from hpc_es.tasks.random_play import REFERENCE_HASH
+from hpc_es.tasks.observation_statistics import REFERENCE_HASH
 
 NO_INFO: Mapping[str, Json] = {}
 Resume = Literal["auto", "never", "require"]

@@ -8,33 +8,33 @@ from pathlib import Path
 
 import pytest
 
+from hpc_es.core.machine import stepping_differences
 from hpc_es.storage import stepping_cache
 from hpc_es.storage.stepping_cache import remembered
-from hpc_es.tasks.native_differences import differences
 
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An empty cache directory, with nothing compared in this process."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    before = dict(differences)
-    differences.clear()
+    before = dict(stepping_differences)
+    stepping_differences.clear()
     yield tmp_path / "hpc_es"
-    differences.clear()
-    differences.update(before)
+    stepping_differences.clear()
+    stepping_differences.update(before)
 
 
 def compare(**results: str) -> None:
     """Compare as a new process does, with these results."""
-    differences.clear()
+    stepping_differences.clear()
     with remembered():
-        differences.update(results)
+        stepping_differences.update(results)
 
 
 def known() -> dict[str, str]:
     """The cached results that the next process reads."""
     compare()
-    return dict(differences)
+    return dict(stepping_differences)
 
 
 def test_result_is_cached_for_the_next_process(folder: Path) -> None:

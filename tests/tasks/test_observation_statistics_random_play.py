@@ -12,7 +12,7 @@ from hpc_es.core.data import Box, Discrete, MultiDiscrete
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.tasks.episodes.task import Episodes, Options
-from hpc_es.tasks.random_play import INTERVAL, random_actions, random_observations, sha256
+from hpc_es.tasks.observation_statistics import INTERVAL, random_actions, random_observations, sha256
 from tests.helpers import toys  # registers the environments
 
 assert toys

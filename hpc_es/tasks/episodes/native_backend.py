@@ -1,7 +1,8 @@
 """Native stepping: which environments are stepped without Gymnasium, decided by comparing both bit for bit.
 
 Rank 0 plays episodes with both, once for each environment and its keywords, and stores the result in
-`native_differences`. Native stepping is used only if all observations, rewards and ends of episodes are identical.
+`machine.stepping_differences`. Native stepping is used only if all observations, rewards and ends of episodes are
+identical.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import gymnasium
 import numpy as np
 
 from hpc_es.core.data import Array, Float32
+from hpc_es.core.machine import stepping_differences
 from hpc_es.tasks.episodes import classic_control, mujoco
 from hpc_es.tasks.episodes.environment_backend import (
     ComparisonRun,
@@ -26,7 +28,6 @@ from hpc_es.tasks.episodes.environment_backend import (
     RunningEpisodes,
 )
 from hpc_es.tasks.episodes.environments import Environment
-from hpc_es.tasks.native_differences import differences
 
 NAMES = "the environments of MuJoCo and classic control"
 
@@ -50,18 +51,20 @@ def backend_factory(environment: Environment) -> Callable[[], EnvironmentBackend
     installed = {package: importlib.metadata.version(package) for package in kind.COMPARED}
     try:
         make = kind.backend_factory(environment)
-        if name not in differences:
+        if name not in stepping_differences:
             text = difference(environment, make, kind.TRIAL)
-            differences[name] = f"native stepping gives other numbers than {_listed(installed)}: {text}" if text else ""
+            text = f"native stepping gives other numbers than {_listed(installed)}: {text}" if text else ""
+            stepping_differences[name] = text
     except NotNativeError:
         raise
     except Exception as error:  # such as a model that lacks a body: Gymnasium then reports its own error
-        differences[name] = f"it fails with this model or these keywords: {type(error).__name__}: {error}"
-    if not differences[name]:
+        stepping_differences[name] = f"it fails with this model or these keywords: {type(error).__name__}: {error}"
+    reason = stepping_differences[name]
+    if not reason:
         return lambda: make(limit)
     if installed == kind.COMPARED:
-        raise NotNativeError(differences[name])
-    raise NotNativeError(differences[name], f"install {_listed(kind.COMPARED)}, which native stepping was written for")
+        raise NotNativeError(reason)
+    raise NotNativeError(reason, f"install {_listed(kind.COMPARED)}, which native stepping was written for")
 
 
 def _listed(versions: Mapping[str, str]) -> str:

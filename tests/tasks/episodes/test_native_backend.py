@@ -12,9 +12,9 @@ import pytest
 
 from hpc_es.core.data import Array
 from hpc_es.core.errors import ConfigError
+from hpc_es.core.machine import stepping_differences
 from hpc_es.tasks.episodes import classic_control, environments, mujoco, native_backend
 from hpc_es.tasks.episodes import classic_control as classic
-from hpc_es.tasks.native_differences import differences
 from tests.helpers.toys import episodes
 
 CLASSIC = ("CartPole-v1", "Pendulum-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Acrobot-v1")
@@ -24,11 +24,11 @@ ENDLESS = {"Pendulum", "HalfCheetah", "Swimmer", "HumanoidStandup", "Reacher", "
 @pytest.fixture(autouse=True)
 def nothing_compared() -> Iterator[None]:
     """Clear the cache of comparisons before and after each test."""
-    before = dict(differences)
-    differences.clear()
+    before = dict(stepping_differences)
+    stepping_differences.clear()
     yield
-    differences.clear()
-    differences.update(before)
+    stepping_differences.clear()
+    stepping_differences.update(before)
 
 
 def test_other_library_versions_are_stepped_natively_if_results_are_equal(monkeypatch: pytest.MonkeyPatch) -> None:
