@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hpc_es.core.data import Array
-from hpc_es.tasks.atari import Atari, Options
+from hpc_es.tasks.atari.task import Atari, Options
 from hpc_es.tasks.episodes.environment_backend import RunningEpisodes
 
 GAMES = ("pong", "breakout", "seaquest", "freeway")

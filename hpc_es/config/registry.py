@@ -31,7 +31,7 @@ Package = Literal["algorithms", "tasks", "policies", "noise"]
 
 MODULES: Mapping[Package, Mapping[str, str]] = {
     "algorithms": {
-        "actor_critic": "hpc_es.algorithms.actor_critic",
+        "actor_critic": "hpc_es.algorithms.actor_critic.algorithm",
         "ars": "hpc_es.algorithms.ars",
         "cma_es": "hpc_es.algorithms.cma_es",
         "cr_fm_nes": "hpc_es.algorithms.cr_fm_nes",
@@ -40,19 +40,19 @@ MODULES: Mapping[Package, Mapping[str, str]] = {
         "ga": "hpc_es.programs.ga",
         "novelty": "hpc_es.algorithms.novelty",
         "pgpe": "hpc_es.algorithms.pgpe",
-        "policy_gradient": "hpc_es.programs.policy_gradient",
+        "policy_gradient": "hpc_es.programs.policy_gradient.algorithm",
         "random_search": "hpc_es.programs.random_search",
         "sep_cma_es": "hpc_es.algorithms.sep_cma_es",
         "snes": "hpc_es.algorithms.snes",
         "xnes": "hpc_es.algorithms.xnes",
     },
     "tasks": {
-        "atari": "hpc_es.tasks.atari",
+        "atari": "hpc_es.tasks.atari.task",
         "bandits": "hpc_es.bandits.task",
         "command": "hpc_es.tasks.command",
-        "episodes": "hpc_es.tasks.episodes",
+        "episodes": "hpc_es.tasks.episodes.task",
         "function": "hpc_es.tasks.function",
-        "jax_episodes": "hpc_es.tasks.jax_episodes",
+        "jax_episodes": "hpc_es.tasks.jax_episodes.task",
         "programs": "hpc_es.programs.task",
     },
     "policies": {

@@ -13,7 +13,7 @@ import numpy as np
 from hpc_es.core.data import Outcome
 from hpc_es.core.policy import Batch
 from hpc_es.policies import lstm, mlp
-from hpc_es.tasks.jax_episodes import JaxEpisodes, Options
+from hpc_es.tasks.jax_episodes.task import JaxEpisodes, Options
 from tests.helpers.populations import explicit
 
 WALK = "tests.helpers.jax_walk:walk"

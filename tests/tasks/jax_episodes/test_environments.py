@@ -22,8 +22,8 @@ import jax.numpy as jnp
 from hpc_es.config.loading import validate
 from hpc_es.core.data import Box, Discrete, ObservationSpec
 from hpc_es.core.errors import ConfigError
-from hpc_es.tasks.jax_episodes import Options, build
 from hpc_es.tasks.jax_episodes.environments import observation_spec
+from hpc_es.tasks.jax_episodes.task import Options, build
 from hpc_es.training import check as checking
 from tests.helpers.harness import python
 from tests.helpers.jax_playing import parts, plainly, played

@@ -10,8 +10,7 @@ import pytest
 
 from hpc_es.config.loading import validate
 from hpc_es.core.errors import ConfigError, UserError
-from hpc_es.tasks.jax_episodes import Options, build, sources
-from hpc_es.tasks.jax_episodes.task import FinalObservationOptions, behaviour_indices
+from hpc_es.tasks.jax_episodes.task import FinalObservationOptions, Options, behaviour_indices, build, sources
 from hpc_es.training import check as checking
 from hpc_es.training.build import missing_for_task
 from tests.helpers.harness import python, script
@@ -139,7 +138,7 @@ def test_gpu_task_is_checked_anywhere_but_runs_on_gpus_only() -> None:
     pytest.importorskip("jax", reason="JAX is not installed here: make test-jax")
     program = f"""
     from hpc_es.core.errors import ConfigError
-    from hpc_es.tasks.jax_episodes import Options, build
+    from hpc_es.tasks.jax_episodes.task import Options, build
     task = build(Options(env_id={WALK!r}, platform="gpu"))
     assert task.spaces.observations.size == 2
     try:
