@@ -16,13 +16,13 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):  # 
     os.environ.setdefault(_name, os.environ.get("OMP_NUM_THREADS", "1"))
 os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
 
-from hpc_es import __version__  # noqa: E402
 from hpc_es.core import arguments as command_line  # noqa: E402
 from hpc_es.core.errors import (  # noqa: E402
     DeniedError,
     UserError,
     nearest,
 )
+from hpc_es.core.machine import __version__  # noqa: E402
 from hpc_es.mpi.launch import task_rank  # noqa: E402
 
 INTERRUPTED = 130  # exit status of shells after Ctrl-C
@@ -42,8 +42,8 @@ COMMANDS: Mapping[str, str] = {  # command: its module
     "plan": "hpc_es.commands.cluster",
     "sbatch": "hpc_es.commands.cluster",
     "requeue": "hpc_es.commands.cluster",
-    "tune": "hpc_es.commands.tuning",
-    "tune-report": "hpc_es.commands.tuning",
+    "tune": "hpc_es.commands.experiments",
+    "tune-report": "hpc_es.commands.experiments",
     "run-program": "hpc_es.commands.programs_and_bandits",
     "program-table": "hpc_es.commands.programs_and_bandits",
     "bandit-report": "hpc_es.commands.programs_and_bandits",

@@ -221,7 +221,7 @@ def test_importing_extend_is_cheap(tmp_path: Path) -> None:
 
 
 def test_tuning_on_a_worker_imports_no_more_than_a_run(tmp_path: Path) -> None:
-    result = loaded("import hpc_es.tuning.run; import hpc_es.commands.tuning", tmp_path)
+    result = loaded("import hpc_es.tuning.run; import hpc_es.commands.experiments", tmp_path)
     assert not result & {"pydantic", "optuna", "matplotlib", "h5py", "gymnasium"}
 
 
