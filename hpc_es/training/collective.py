@@ -1,10 +1,10 @@
-"""Collective operations: decisions of rank 0, errors that end every rank, and broadcasts of config and state."""
+"""Collective operations: decisions of rank 0, errors, broadcasts of config and state, and reports of failed jobs."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TypeVar
 
@@ -13,9 +13,10 @@ import numpy as np
 from hpc_es.config import registry
 from hpc_es.config.resolved import dump_json, parse_resolved, sources
 from hpc_es.config.schema import Config
-from hpc_es.core.data import Array, Arrays, JsonObject, State
+from hpc_es.core.data import Array, Arrays, Chunk, JsonObject, State
 from hpc_es.core.errors import DeniedError, InUseError, UserError
-from hpc_es.mpi.world import World
+from hpc_es.core.failures import Failure
+from hpc_es.mpi.world import Bytes, World
 
 INTERRUPTED = 75  # exit status of a run that the same command resumes (EX_TEMPFAIL)
 T = TypeVar("T")
@@ -224,3 +225,69 @@ class SharedState:
             return state.shared
         groups = {"shared": state.shared, "master": state.master}
         return {f"{group}/{name}": array for group, arrays in groups.items() for name, array in arrays.items()}
+
+
+# Reports of failed jobs: each rank sends rank 0 the first failure of each kind, and rank 0 logs each kind once. Reports
+# follow the rows of a round, in a message that is sent only if some rank has a new kind to report.
+
+MOST_KINDS = 64  # reported by a rank
+LABELS = {"train": "job", "probe": "probe", "evaluate": "evaluation"}  # by purpose of the chunk
+
+
+@dataclass(frozen=True)
+class FailureReport:
+    """The first failure of its kind on a rank."""
+
+    generation: int
+    purpose: str  # a key of LABELS
+    job: int
+    rank: int
+    host: str
+    failure: Failure
+
+    def line(self) -> str:
+        """Return the line for the log."""
+        job = f"{LABELS[self.purpose]} {self.job}"
+        return f"[rank {self.rank}] generation {self.generation}: {job}: {self.failure.text}"
+
+
+class FailureReports:
+    """The reports of this rank; on rank 0, `on_report` is called once for each kind of failure on any rank."""
+
+    def __init__(self, world: World, on_report: Callable[[FailureReport], None] | None) -> None:
+        self._rank, self._host, self._on_report = world.rank, world.host, on_report
+        self._kinds: set[str] = set()  # that this rank has reported
+        self._written: set[str] = set()  # kinds that rank 0 has written
+        self.pending: list[FailureReport] = []  # not sent yet
+        self.first = ""  # rank 0: the text of the first report
+
+    def add(self, generation: int, chunk: Chunk, failures: Sequence[Failure]) -> None:
+        """Add the failures of a chunk whose kind is new on this rank."""
+        for failure in failures:
+            if failure.kind not in self._kinds and len(self._kinds) < MOST_KINDS:
+                self._kinds.add(failure.kind)
+                job = chunk.first_job + failure.position
+                self.pending.append(FailureReport(generation, chunk.purpose, job, self._rank, self._host, failure))
+
+    def collect(self, world: World) -> None:
+        """Send pending reports to rank 0, which writes them; every rank of `world` calls this."""
+        received = world.gather(self.take())
+        if received is not None:
+            self.write(received)
+
+    def take(self) -> Bytes:
+        """Return the pending reports as uint8[bytes] and clear them."""
+        packed = np.frombuffer(json.dumps([asdict(report) for report in self.pending]).encode(), np.uint8)
+        self.pending.clear()
+        return packed
+
+    def write(self, messages: Sequence[Bytes]) -> None:
+        """Write reports from `take` on rank 0, in job order."""
+        assert self._on_report is not None
+        entries = [entry for message in messages for entry in json.loads(message.tobytes())]
+        reports = [FailureReport(**{**entry, "failure": Failure(**entry["failure"])}) for entry in entries]
+        for report in sorted(reports, key=lambda report: (report.generation, report.purpose, report.job)):
+            if report.failure.kind not in self._written:
+                self._written.add(report.failure.kind)
+                self.first = self.first or report.failure.text
+                self._on_report(report)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from hpc_es.core.data import Array, Arrays, Chunk, Outcome, Poll, Results, Rows
 from hpc_es.mpi.scheduler import Work
 from hpc_es.mpi.world import World, decode, encode
-from hpc_es.training.failure_reports import FailureReports
+from hpc_es.training.collective import FailureReports
 from hpc_es.training.generation import HEADER, TIMES, Evaluated, Gathered, Generation
 
 SUMMED = ("policy_calls", *TIMES, "chunks", "arrays", "mixed", "evaluating")  # over the rounds of a generation

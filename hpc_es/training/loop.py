@@ -31,9 +31,8 @@ from hpc_es.tasks.problems import ranks_returns
 from hpc_es.training.asynchronous import AsynchronousPhase
 from hpc_es.training.build import Parts, needs
 from hpc_es.training.chunking import SHARED_SECONDS, ChunkPlanner, CutPlan
-from hpc_es.training.collective import INTERRUPTED, SharedState, contiguous
+from hpc_es.training.collective import INTERRUPTED, FailureReports, SharedState, contiguous
 from hpc_es.training.executors import Executor, MpiExecutor, SerialExecutor
-from hpc_es.training.failure_reports import FailureReports
 from hpc_es.training.generation import (
     HEADER,
     Evaluated,

@@ -13,7 +13,7 @@ import sys, time
 from dataclasses import replace
 import numpy as np
 from hpc_es.training.asynchronous import AsynchronousPhase
-from hpc_es.training.failure_reports import FailureReports
+from hpc_es.training.collective import FailureReports
 from hpc_es.tasks.problems import ProblemDefaults
 from hpc_es.training.build import Parts
 from hpc_es.training.executors import MpiExecutor

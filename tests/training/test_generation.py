@@ -34,7 +34,7 @@ from hpc_es.mpi.connect import connect
 from hpc_es.mpi.guard import guarded
 from hpc_es.mpi.scheduler import Work
 from hpc_es.tasks.problems import ProblemDefaults
-from hpc_es.training.failure_reports import FailureReports
+from hpc_es.training.collective import FailureReports
 from hpc_es.training.build import Parts
 from hpc_es.training.chunking import CutPlan
 from hpc_es.training.executors import MpiExecutor

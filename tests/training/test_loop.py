@@ -16,7 +16,7 @@ from hpc_es.core.data import Results, row_dtype
 from hpc_es.mpi.world import World
 from hpc_es.storage.metrics_log import read_metrics
 from hpc_es.training.chunking import SHARED_SECONDS
-from hpc_es.training.failure_reports import FailureReports
+from hpc_es.training.collective import FailureReports
 from hpc_es.training.generation import HEADER, Evaluated
 from hpc_es.training.loop import (
     ALONE_SECONDS,

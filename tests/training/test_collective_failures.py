@@ -9,7 +9,7 @@ import numpy as np
 from hpc_es.core.data import Chunk
 from hpc_es.core.failures import Failure
 from hpc_es.mpi.world import World
-from hpc_es.training.failure_reports import MOST_KINDS, FailureReport, FailureReports
+from hpc_es.training.collective import MOST_KINDS, FailureReport, FailureReports
 
 
 @dataclass
