@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import io
 import re
 import shlex
@@ -16,6 +17,8 @@ import yaml
 
 from hpc_es import cli
 from hpc_es.api import job as training
+from hpc_es.cluster.site import Site
+from hpc_es.config import validation
 from hpc_es.config.loading import load, table, validate
 from hpc_es.tuning import plan
 from hpc_es.tuning.plan import check
@@ -128,10 +131,14 @@ def test_readme_lists_every_command() -> None:
 
 
 @BY_PAGE
-def test_every_config_in_a_page_is_valid(page: Path, tmp_path: Path) -> None:
+def test_every_config_in_a_page_is_valid(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("USER", "me")  # of /scratch/$USER
+    site_keys = {field.name for field in dataclasses.fields(Site)}
     for number, text in enumerate(blocks(page.read_text(encoding="utf-8"), "yaml")):
         data = yaml.safe_load(text)
-        if "base" in data:
+        if data.keys() <= site_keys:
+            validation.validate(Site, data)
+        elif "base" in data:
             (tmp_path / f"{number}.yaml").write_text(text.replace("base: ", f"base: {ROOT / 'configs'}/"))
             check(plan.load(tmp_path / f"{number}.yaml"), ranks=1)
         else:

@@ -4,6 +4,7 @@ The hook replaces these marks in a page:
 
     <!-- keys: all -->           all config keys, one table per section
     <!-- keys: task episodes --> the keys of one kind of task
+    <!-- keys: site -->          the keys of a site profile
     <!-- help: eval -->          the output of `hpc-es eval --help`; `main` is python -m hpc_es.main
     <!-- help: all -->           the help of every command
     <!-- state: all -->          the state arrays of every algorithm and problem, from their docstrings
@@ -53,6 +54,8 @@ def keys(content: str) -> str:
     if content == "all":
         sections = dict.fromkeys(section_of(row) for row in options())
         return "\n".join(f"## {section}\n\n{KEYS.format(rows=rows(section, ''))}" for section in sections)
+    if content == "site":
+        return KEYS.format(rows="".join(map(row_line, site_options())))
     section, _, kind = content.partition(" ")
     if not rows(section, kind):
         raise ValueError(f"no config keys for the mark 'keys: {content}'")
@@ -64,11 +67,25 @@ def options() -> tuple[re.Match[str], ...]:
     """Parse the Markdown table of all config keys."""
     from hpc_es.config.loading import table
 
-    lines = table().splitlines()[2:]
-    parsed = [match for line in lines if (match := ROW.match(line))]
-    if len(parsed) != len(lines) or not parsed:
+    return parsed(table())
+
+
+def site_options() -> tuple[re.Match[str], ...]:
+    """Parse the Markdown table of the keys of a site profile."""
+    from hpc_es.cluster.site import Site
+    from hpc_es.config.options import markdown
+    from hpc_es.config.options import rows as rows_of
+
+    return parsed(markdown(rows_of(Site)))
+
+
+def parsed(table: str) -> tuple[re.Match[str], ...]:
+    """Parse the rows of a Markdown table of keys."""
+    lines = table.splitlines()[2:]
+    matches = [match for line in lines if (match := ROW.match(line))]
+    if len(matches) != len(lines) or not matches:
         raise ValueError("docs/hooks/generated.py cannot parse the table of config keys")
-    return tuple(parsed)
+    return tuple(matches)
 
 
 def section_of(row: re.Match[str]) -> str:
@@ -82,10 +99,14 @@ def rows(section: str, kind: str) -> str:
     for row in options():
         kinds = row["kinds"] or ""
         if section_of(row) == section and (not kind or not kinds or kind in kinds.split(", ")):
-            value, default, meaning = re.split(r"(?<!\\) \| ", row["cells"].strip())
-            label = f"<br><small>{kinds}</small>" if kinds and not kind else ""
-            lines += f"| `{row['key']}`{label} | {escaped(meaning)} | {escaped(default)} | {escaped(value)} |\n"
+            lines += row_line(row, f"<br><small>{kinds}</small>" if kinds and not kind else "")
     return lines
+
+
+def row_line(row: re.Match[str], label: str = "") -> str:
+    """Return the line of a key, with a label after its name."""
+    value, default, meaning = re.split(r"(?<!\\) \| ", row["cells"].strip())
+    return f"| `{row['key']}`{label} | {escaped(meaning)} | {escaped(default)} | {escaped(value)} |\n"
 
 
 def escaped(cell: str) -> str:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from hpc_es.cluster.site import AUTO, Site
+from hpc_es.core.errors import UserError
 from hpc_es.core.slurm import TABLE, parse_time_limit
 
 Kind = Literal["train", "array_repetitions", "array_tune"]
@@ -37,11 +39,10 @@ TEMPLATE = r"""#!/bin/bash
 # Send USR1 to this shell this many seconds before the time limit, or up to a minute earlier.
 #SBATCH --signal=B:USR1@lead@
 
-# Adapt these names to your site. They are not needed if the submitting shell has run them, since a job inherits its
-# environment.
-# module load python mpi
-# source ~/hpc_es/bin/activate
-python=@python@
+@setup@
+# Without this, srun exports nothing to the ranks at sites that submit with --export=NONE.
+export SLURM_EXPORT_ENV=ALL
+python=(@python@)
 
 [ $# -gt 0 ] || set -- @arguments@
 config=$1
@@ -50,17 +51,15 @@ run=${2:-runs/$SLURM_JOB_NAME} # must be the same after a requeue, so do not use
 cores=${@cores@:-1}
 # Number of threads for the matrix products of a rank. Results depend on it, so a resumed run must use the same number.
 export OMP_NUM_THREADS="$cores" OPENBLAS_NUM_THREADS="$cores" MKL_NUM_THREADS="$cores"
-# The interface that both the MPI library and this SLURM support, such as pmi2.
-mpi=$("$python" -m hpc_es.mpi.plugin) || exit
+@mpi@
 
 # USR1 is passed on to the ranks, which save after the generation. A second USR1 aborts a generation that would exceed
 # the time limit. On preemption SLURM signals the ranks itself, and this shell waits until they have saved.
 trap 'kill -USR1 "$step"; (sleep @patience@ && kill -USR1 "$step" 2>/dev/null) &' USR1
 trap : TERM
 @copy@
-# srun does not inherit the number of cores per rank. Without --kill-on-bad-exit, ranks would wait for one that died.
-srun --mpi="$mpi" --kill-on-bad-exit=1 @cores_option@="$cores" \
-    "$@ranks_python@" -m @program@ "$config" --output "$run" "${@:3}" &
+@launch@ \
+    "@ranks_python@" -m @program@ "$config" --output "$run" "${@:3}" &
 step=$!
 while kill -0 "$step" 2>/dev/null; do
     wait "$step" # returns early on a signal
@@ -75,22 +74,32 @@ ALONE = {
     "@stopped@": "# At its time limit or on preemption the job saves a checkpoint, is requeued, and resumes later.",
     "@requeue@": "# Requeue the job after a preemption or a node failure.\n#SBATCH --requeue",
     "@end@": "# Requeue the job if the status file says that the run was interrupted and previous restarts have made "
-    'progress.\n[ "$status" -eq 0 ] || "$python" -m hpc_es requeue "$run" --status "$status"',
+    'progress.\n[ "$status" -eq 0 ] || "${python[@]}" -m hpc_es requeue "$run" --status "$status"',
+}
+IN_CONTAINER = {
+    "@end@": r"""# Requeue the job if the run was interrupted and previous restarts have made progress. This shell
+# calls the commands of SLURM, which the container may lack.
+job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}
+job=${job:-$SLURM_JOB_ID}
+if [ "$status" -ne 0 ] && [ "$(squeue --noheader --jobs="$job" --format=%T)" = RUNNING ] &&
+    "${python[@]}" -m hpc_es requeue "$run" --status "$status" --decide; then
+    scontrol requeue "$job"
+fi""",
 }
 CHAINED = {
     "@stopped@": "# At its time limit or on preemption the job saves, and the next job of its chain resumes.",
     "@requeue@": "# The next job of the chain replaces a requeue.\n#SBATCH --no-requeue",
     "@end@": "# If the run has ended, cancel the rest of the chain.\n"
-    '"$python" -m hpc_es requeue "$run" --status "$status" --chain',
+    '"${python[@]}" -m hpc_es requeue "$run" --status "$status" --chain',
 }
 COPIED = {
-    "@ranks_python@": "copy/bin/python",
+    "@ranks_python@": "$copy/bin/python",
     "@copy@": r"""
 # Copy the virtual environment to the local disk of each node as one file. Otherwise every rank opens about a thousand
 # small files on the shared file system.
 copy=${TMPDIR:-/tmp}/hpc_es_$SLURM_JOB_ID
-environment=$("$python" -c 'import sys; print(sys.prefix if sys.prefix != sys.base_prefix else "")')
-[ -n "$environment" ] || { echo "--node-copy: $python is not in a virtual environment" >&2; exit 2; }
+environment=$("${python[@]}" -c 'import sys; print(sys.prefix if sys.prefix != sys.base_prefix else "")')
+[ -n "$environment" ] || { echo "--node-copy: ${python[*]} is not in a virtual environment" >&2; exit 2; }
 each_node() { srun --ntasks="$SLURM_NNODES" --ntasks-per-node=1 --overlap --mpi=none "$@"; }
 tar -C "$environment" -cf "$copy.tar" . && sbcast --force "$copy.tar" "$copy.sent.tar" &&
     each_node mkdir -p "$copy" && each_node tar -C "$copy" -xf "$copy.sent.tar" || exit
@@ -101,46 +110,132 @@ echo "copies of $environment on $SLURM_JOB_NODELIST"
 each_node rm -rf "$copy"
 """,
 }
-IN_PLACE = {"@ranks_python@": "python", "@copy@": "", "@remove@": ""}
+GPU_ORDER = (
+    """# Ranks, cores and GPUs are numbered in the same order, so rank i of a node computes next to its GPU i."""
+)
+IN_PLACE = {"@ranks_python@": "${python[@]}", "@copy@": "", "@remove@": ""}
+SETUP = """# Adapt these names to your site, or write them into a site profile, ~/.config/hpc_es/site.yaml.
+# module load python mpi
+# source ~/hpc_es/bin/activate"""
+MPI = """# The interface that both the MPI library and this SLURM support, such as pmi2.
+mpi=$("${python[@]}" -m hpc_es.mpi.plugin@offered@) || exit"""
+SRUN = """
+# srun does not inherit the number of cores per rank. Without --kill-on-bad-exit, ranks would wait for one that died.
+"""
+DEPENDS = {  # options that the script depends on, by all names
+    **{"-N": "--nodes", "-t": "--time", "-a": "--array", "-D": "--chdir"},
+    **{name: name for name in ("--nodes", "--time", "--array", "--chdir", "--ntasks-per-node", "--gpus-per-node")},
+}
+FIXED = ("-n", "--ntasks", "--signal", "--requeue", "--no-requeue", "--open-mode", "--wrap")
 
 
 @dataclass(frozen=True)
 class BatchScript:
-    """The options of a batch script: `arguments` of the program, and `asked` values by concept of `slurm.TABLE`."""
+    """The options of a batch script: `arguments` of the program, and `asked` values by concept of `slurm.TABLE`.
+
+    `python` are the words that start the interpreter, `passed_on` further lines of #SBATCH.
+    """
 
     kind: Kind
     arguments: Sequence[str] = ()
     asked: Mapping[str, str] = field(default_factory=dict)
-    python: str = "python"
+    python: Sequence[str] = ("python",)
     is_chained: bool = False
     is_copied: bool = False  # whether each node gets a copy of the virtual environment
+    site: Site = field(default_factory=Site)
+    passed_on: Sequence[str] = ()
 
     def text(self) -> str:
         """Return the complete text of the batch script."""
         asked = {**DEFAULTS, **self.asked}
-        lead = min(LEAD_SECONDS, parse_time_limit(asked["time"]) // 4)
+        lead = lead_seconds(asked["time"])
+        in_container = IN_CONTAINER if self.site.container else {}
         parts = {
-            **(CHAINED if self.is_chained else ALONE),
+            **(CHAINED if self.is_chained else {**ALONE, **in_container}),
             **(COPIED if self.is_copied else IN_PLACE),
             "@what@": WHAT[self.kind],
-            "@asked@": "\n".join(
-                f"#SBATCH {c.option}={shlex.quote(asked[name])}" for name, c in TABLE.items() if name in asked
-            ),
+            "@asked@": "\n".join(f"#SBATCH {line}" for line in self._options(asked)),
             "@log@": "%x-%A_%a.log" if "array" in asked else "%x-%j.log",
             "@lead@": f"@{lead}",
-            "@python@": shlex.quote(self.python),
+            "@setup@": self._setup(),
+            "@python@": shlex.join(self.python),
             "@arguments@": shlex.join(self.arguments),
             "@cores@": TABLE["cores_per_rank"].variable,
-            "@cores_option@": TABLE["cores_per_rank"].option,
+            "@mpi@": self._mpi(),
+            "@launch@": self._launch("gpus_per_node" in asked),
             "@patience@": str(lead * 2 // 3),
             "@program@": PROGRAM[self.kind],
         }
         pieces = re.split("(@[a-z_]+@)", TEMPLATE)
         return "".join(parts.get(piece, piece) for piece in pieces)
 
+    def _options(self, asked: Mapping[str, str]) -> Iterator[str]:
+        yield from (f"{c.option}={shlex.quote(asked[name])}" for name, c in TABLE.items() if name in asked)
+        export = self.site.export
+        if export is not None:
+            yield f"--export={export.upper() if isinstance(export, str) else ','.join(export)}"
+        yield from self.site.options
+        yield from self.passed_on
+
+    def _setup(self) -> str:
+        """Return the lines that load modules and the like."""
+        lines = [*self.site.setup]
+        if self.site.modules:
+            text = "command -v module >/dev/null || . /etc/profile # which defines module, if nothing is inherited"
+            lines = [text, f"module load {shlex.join(self.site.modules)}", *lines]
+        return "\n".join(["# shellcheck disable=SC1090,SC1091", *lines]) if lines else SETUP
+
+    def _mpi(self) -> str:
+        if not self.site.has_srun():
+            return "ranks=$((SLURM_JOB_NUM_NODES * SLURM_NTASKS_PER_NODE))"
+        if self.site.mpi_plugin != AUTO:
+            return f"mpi={shlex.quote(self.site.mpi_plugin)}"
+        offered = ' "$(srun --mpi=list 2>&1)"' if self.site.container else ""  # which may lack srun
+        return MPI.replace("@offered@", offered)
+
+    def _launch(self, has_gpus: bool) -> str:
+        """Return the command that starts the ranks, without the interpreter."""
+        command, *further = self.site.launcher
+        if not self.site.has_srun():
+            return f'{shlex.join(self.site.launcher)} -n "$ranks"'
+        line = f'{shlex.quote(command)} --mpi="$mpi" --kill-on-bad-exit=1 --cpus-per-task="$cores"'
+        if has_gpus:
+            bind = [f"--gpu-bind={self.site.gpu_bind}"] if self.site.gpu_bind else []
+            further = ["--distribution=block:block", "--cpu-bind=cores", *bind, *further]
+        lines = [SRUN.strip(), f"{line} \\\n    {shlex.join(further)}" if further else line]
+        return "\n".join([GPU_ORDER, *lines] if has_gpus else lines)
+
     def signed(self) -> str:
         """Return the script with a signature as its last line, which `untouched` checks."""
         return f"{self.text()}{SIGNATURE}{_digest(self.text())}\n"
+
+
+def lead_seconds(time_limit: str) -> int:
+    """Return the seconds between the signal and the time limit."""
+    return min(LEAD_SECONDS, parse_time_limit(time_limit) // 4)
+
+
+def option_lines(words: Sequence[str]) -> list[str]:
+    """Return options of sbatch, one per line, from the words after `--`; UserError for those that cannot be passed."""
+    lines: list[str] = []
+    for word in words:
+        if not word.startswith("-") and not lines:
+            raise UserError(f"expected an option of sbatch after --, such as --qos=long, found {word!r}")
+        if not word.isprintable():
+            raise UserError(f"expected an option without line breaks after --, found {word!r}")
+        if not word.startswith("-"):
+            lines[-1] += f" {shlex.quote(word)}"
+            continue
+        name = word.partition("=")[0]
+        name = name if name.startswith("--") else name[:2]  # -N4
+        if name in FIXED:
+            raise UserError(
+                f"{word}: cannot stand after --, because the script sets it; see --nodes and --ntasks-per-node"
+            )
+        if name in DEPENDS:
+            raise UserError(f"{word}: the script depends on it, so {DEPENDS[name]} must stand before --")
+        lines.append(shlex.quote(word))
+    return lines
 
 
 def committed(kind: Kind) -> str:

@@ -7,14 +7,16 @@ import contextlib
 import dataclasses
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hpc_es.cluster.site import GPUS, Site, gpu_count
 from hpc_es.core import slurm
 from hpc_es.core.arguments import positive, whole_number
 from hpc_es.core.errors import ConfigError, UserError
@@ -107,8 +109,15 @@ def _time(text: str) -> str:
 
 
 def _memory(text: str) -> str:
-    if not re.fullmatch(r"\d+[KMGT]?", text, re.ASCII):
+    size = re.fullmatch(r"(\d+)(?:([KMGT])(?:i?B)?)?", text, re.ASCII | re.IGNORECASE)
+    if not size:
         raise argparse.ArgumentTypeError(f"expected megabytes, or a number with K, M, G or T, found {text!r}")
+    return size[1] + (size[2] or "").upper()
+
+
+def _gpus(text: str) -> str:
+    if not re.fullmatch(GPUS, text, re.ASCII):
+        raise argparse.ArgumentTypeError(f"expected a number, or type and number such as a100:4, found {text!r}")
     return text
 
 
@@ -123,27 +132,42 @@ SLURM_OPTIONS: dict[str, tuple[Callable[[str], object], str]] = {  # name in slu
     "nodes": (whole_number, "N"),
     "ranks_per_node": (whole_number, "N"),
     "cores_per_rank": (whole_number, "N"),
-    "gpus_per_node": (whole_number, "N"),
+    "gpus_per_node": (_gpus, "[TYPE:]N"),
     "memory_per_node": (_memory, "SIZE"),
     "time": (_time, "TIME"),
     "partition": (_word, "PARTITION"),
     "account": (_word, "ACCOUNT"),
+    "qos": (_word, "QOS"),
 }
+
+
+def add_slurm_arguments(parser: argparse.ArgumentParser, **defaults: str) -> None:
+    """Add the options of SLURM and the site profile; words after `--` are passed on to sbatch."""
+    defaults = {**dict.fromkeys(("partition", "account", "qos"), "that of the site profile"), **defaults}
+    for name, (kind, metavar) in SLURM_OPTIONS.items():
+        concept = slurm.TABLE[name]
+        text = concept.meaning + (f" (default: {defaults[name]})" if name in defaults else "")
+        parser.add_argument(concept.option, dest=name, type=kind, metavar=metavar, help=text)
+    text = "site profile (default: ~/.config/hpc_es/site.yaml, if it exists)"
+    parser.add_argument("--site", type=Path, metavar="FILE", help=text)
+    parser.set_defaults(passed_on=[])
 
 
 def add_sbatch_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the config and the options of SLURM."""
     from hpc_es.cluster.sbatch import DEFAULTS
 
+    parser.usage = "hpc-es sbatch CONFIG [key=value ...] [options] [-- options of sbatch]"
     text = "YAML file of an experiment or tuning, or config string"
     parser.add_argument("config", metavar="CONFIG", help=text)
     text = "changed setting, such as seed=3; for a tuning a fixed setting"
     parser.add_argument("overrides", nargs="*", default=[], metavar="key=value", help=text)
-    defaults = {**DEFAULTS, "job_name": "name of the config"}
-    for name, (kind, metavar) in SLURM_OPTIONS.items():
-        concept = slurm.TABLE[name]
-        text = concept.meaning + (f" (default: {defaults[name]})" if name in defaults else "")
-        parser.add_argument(concept.option, dest=name, type=kind, metavar=metavar, help=text)
+    of_gpus = {
+        "ranks_per_node": f"{DEFAULTS['ranks_per_node']}; in a GPU job one per GPU",
+        "cores_per_rank": f"{DEFAULTS['cores_per_rank']}; in a GPU job an equal share of cores_per_node in the profile",
+        "gpus_per_node": "none; gpus_per_node in the profile, if the config has device: gpu",
+    }
+    add_slurm_arguments(parser, **{**DEFAULTS, **of_gpus, "job_name": "name of the config"})
     text = "distribute the repetitions or trials over N array tasks (default: one task each)"
     parser.add_argument("--array", nargs="?", type=whole_number, const=ONE_EACH, metavar="N", help=text)
     text = "submit N jobs that run one after the other, each resuming where the previous one ended; none is requeued"
@@ -151,6 +175,10 @@ def add_sbatch_arguments(parser: argparse.ArgumentParser) -> None:
     text = "copy the virtual environment to the local disk of each node first; useful for hundreds of ranks"
     parser.add_argument("--node-copy", action="store_true", help=text)
     parser.add_argument("--output", type=Path, metavar="DIR", help="run directory (default: runs/<name>)")
+    text = (
+        "submit this script, which may be edited, instead of a new one; only the options of the command line change it"
+    )
+    parser.add_argument("--script", type=Path, metavar="FILE", help=text)
     text = "submit a config without a limit in stop; the job is requeued until it is cancelled or its algorithm ends"
     parser.add_argument("--forever", action="store_true", help=text)
     parser.add_argument("--dry-run", action="store_true", help="print the script; write and submit nothing")
@@ -164,20 +192,24 @@ def run_sbatch(arguments: argparse.Namespace) -> int:
     config. --array distributes the repetitions of a config, or the trials of a tuning, over the tasks of a job array.
     --chain N submits N jobs that run one after the other, for clusters that cancel preempted jobs: each resumes where
     the previous one stopped, also after scancel (to stop, cancel all of them); when the run has finished, the remaining
-    jobs are cancelled. The command prints the number of each job.
+    jobs are cancelled. The command prints the number of each job. Options after `--` become lines of the script, as in
+    `hpc-es sbatch CONFIG -- --constraint=genoa --mail-type=END`. A site profile has the rest that a site needs.
     """
     with contextlib.redirect_stdout(sys.stderr):
         batch = _batch_script(arguments)
+        command = [str(_script_path(arguments, batch))]
+        if arguments.script is not None:
+            command = _edited_script(arguments, batch)
     if arguments.dry_run:
-        sys.stdout.write(batch.text())
+        sys.stdout.write(batch.text() if arguments.script is None else f"sbatch {shlex.join(command)}\n")
         return 0
     if shutil.which("sbatch") is None:
         raise UserError("expected sbatch on the PATH, found none: run this on the cluster, or see --dry-run")
-    script = _script_path(arguments, batch)
-    _write_script(script, batch)
+    if arguments.script is None:
+        _write_script(Path(command[0]), batch)
     previous = ""
     for _ in range(arguments.chain):
-        previous = _submit(script, previous)
+        previous = _submit(command, previous)
         sys.stdout.write(previous + "\n")
         sys.stdout.flush()  # so that it is shown even if the next submission fails
     return 0
@@ -185,39 +217,78 @@ def run_sbatch(arguments: argparse.Namespace) -> int:
 
 def _batch_script(arguments: argparse.Namespace) -> BatchScript:
     """Return the script of a valid config; raise ConfigError with all mistakes."""
-    from hpc_es.cluster.sbatch import BatchScript
+    from hpc_es.cluster.sbatch import BatchScript, option_lines
+    from hpc_es.cluster.site import load_site
     from hpc_es.config.loading import is_tuning_file
 
-    asked = {name: str(vars(arguments)[name]) for name in SLURM_OPTIONS if vars(arguments)[name] is not None}
+    site = load_site(arguments.site)
     is_tuning = is_tuning_file(arguments.config)
-    job = _tuning_job(arguments) if is_tuning else _experiment_job(arguments)
+    if site.container and (arguments.chain > 1 or arguments.node_copy):
+        option = "--chain" if arguments.chain > 1 else "--node-copy"
+        raise UserError(f"{option}: not supported with a container, which the site profile sets")
+    passed_on = [*option_lines(site.options), *option_lines(arguments.passed_on)]
+    job = _tuning_job(arguments, site, passed_on) if is_tuning else _experiment_job(arguments, site, passed_on)
+    asked = dict(job.asked)
     asked.setdefault("job_name", re.sub(r"[^\w.-]+", "_", job.name))
     asked["directory"] = _script_line(str(Path.cwd()))
     if arguments.array is not None:
         asked["array"] = f"0-{_array_tasks(arguments.array, *job.shared) - 1}"
     kind: Kind = "array_tune" if is_tuning else "array_repetitions" if "array" in asked else "train"
     lines = [_script_line(text) for text in job.arguments]
-    return BatchScript(kind, lines, asked, sys.executable, arguments.chain > 1, arguments.node_copy)
+    python, chained = site.interpreter(sys.executable), arguments.chain > 1
+    return BatchScript(kind, lines, asked, python, chained, arguments.node_copy, site, passed_on)
+
+
+def resources(
+    arguments: argparse.Namespace, site: Site, passed_on: Sequence[str], device: object = "auto", ranks_per_gpu: int = 1
+) -> dict[str, str]:
+    """Return the values of SLURM's options from the command line, completed from the site profile.
+
+    A GPU job has one rank per GPU, or `ranks_per_gpu`, which share the cores of the node equally.
+    """
+    asked = {name: str(vars(arguments)[name]) for name in SLURM_OPTIONS if vars(arguments)[name] is not None}
+    of_site = {name: getattr(site, name) for name in ("partition", "account", "qos")}
+    asked = {**{name: value for name, value in of_site.items() if value is not None}, **asked}
+    if device == "gpu" and "gpus_per_node" not in asked and not any("gpu" in line for line in passed_on):
+        if site.gpus_per_node is None:
+            text = (
+                "device is gpu, but the job requests no GPUs: see --gpus-per-node, or gpus_per_node in a site profile"
+            )
+            sys.stderr.write(f"WARNING: {text}\n")
+        else:
+            asked["gpus_per_node"] = str(site.gpus_per_node)
+    if "gpus_per_node" in asked:
+        gpus = gpu_count(asked["gpus_per_node"])
+        ranks = int(asked.setdefault("ranks_per_node", str(gpus * ranks_per_gpu)))
+        if site.cores_per_node is not None:
+            all_gpus = max(gpus, gpu_count(site.gpus_per_node or gpus))
+            asked.setdefault("cores_per_rank", str(max(1, site.cores_per_node * gpus // all_gpus // ranks)))
+    return asked
 
 
 @dataclasses.dataclass(frozen=True)
 class BatchJob:
-    """A job: its name, the arguments of its script, and what a job array distributes (number, name of the unit)."""
+    """A job: its name, the arguments of its script, and what a job array distributes (number, name of the unit).
+
+    `asked` are the values of SLURM's options.
+    """
 
     name: str
     arguments: list[str]
     shared: tuple[int, str]
+    asked: dict[str, str]
 
 
-def _experiment_job(arguments: argparse.Namespace) -> BatchJob:
+def _experiment_job(arguments: argparse.Namespace, site: Site, passed_on: Sequence[str]) -> BatchJob:
     from hpc_es.config.config_strings import is_config_string
     from hpc_es.config.loading import read
     from hpc_es.config.schema import LIMITS
     from hpc_es.training.build import valid_config
     from hpc_es.training.check import check
 
-    ranks = _total_ranks(arguments)
     config = valid_config(read(arguments.config, arguments.overrides), arguments.output)
+    asked = resources(arguments, site, passed_on, config.device, config.mpi.ranks_per_gpu)
+    ranks = total_ranks(asked)
     check(config, ranks, arguments.output, call=False)
     if not config.stop.has_limit and not arguments.forever:
         text = "has no limit, so the job would be requeued at each time limit until it is cancelled"
@@ -225,21 +296,25 @@ def _experiment_job(arguments: argparse.Namespace) -> BatchJob:
     if config.repetition_groups > ranks:
         text = f"is {config.repetition_groups}, but the job has {ranks} ranks: each group needs one"
         raise ConfigError([("repetition_groups", text)])
-    run = (arguments.output or Path(str(config.output))).absolute()
+    run = Path(arguments.output or site.scratch_directory() / str(config.output)).absolute()
     is_string = is_config_string(arguments.config)
     source = arguments.config if is_string else str(Path(arguments.config).absolute())
-    return BatchJob(str(config.name), [source, str(run), *arguments.overrides], (config.repetitions, "repetitions"))
+    shared = (config.repetitions, "repetitions")
+    return BatchJob(str(config.name), [source, str(run), *arguments.overrides], shared, asked)
 
 
-def _tuning_job(arguments: argparse.Namespace) -> BatchJob:
+def _tuning_job(arguments: argparse.Namespace, site: Site, passed_on: Sequence[str]) -> BatchJob:
     from hpc_es.tuning.plan import check, load
 
     path = Path(arguments.config)
     plan = load(path, arguments.overrides)
-    check(plan, _total_ranks(arguments))
-    run = (arguments.output or Path("runs", path.stem)).absolute()
+    mpi = plan.base.get("mpi")
+    ranks_per_gpu = mpi.get("ranks_per_gpu", 1) if isinstance(mpi, Mapping) else 1
+    asked = resources(arguments, site, passed_on, plan.base.get("device"), ranks_per_gpu)
+    check(plan, total_ranks(asked))
+    run = Path(arguments.output or site.scratch_directory() / "runs" / path.stem).absolute()
     fixed = ["--fixed", *arguments.overrides] if arguments.overrides else []
-    return BatchJob(path.stem, [str(path.absolute()), str(run), *fixed], (plan.trials, "trials"))
+    return BatchJob(path.stem, [str(path.absolute()), str(run), *fixed], (plan.trials, "trials"), asked)
 
 
 def _script_path(arguments: argparse.Namespace, batch: BatchScript) -> Path:
@@ -251,11 +326,12 @@ def _script_path(arguments: argparse.Namespace, batch: BatchScript) -> Path:
     return Path(arguments.config).with_suffix(".sbatch")
 
 
-def _total_ranks(arguments: argparse.Namespace) -> int:
+def total_ranks(asked: Mapping[str, str]) -> int:
+    """Return the number of ranks of a job from the values of its options."""
     from hpc_es.cluster.sbatch import DEFAULTS
 
-    nodes, ranks = (vars(arguments)[name] or DEFAULTS[name] for name in ("nodes", "ranks_per_node"))
-    return int(nodes) * int(ranks)
+    values = {**DEFAULTS, **asked}
+    return int(values["nodes"]) * int(values["ranks_per_node"])
 
 
 def _array_tasks(wanted: int, available: int, unit: str) -> int:
@@ -274,18 +350,44 @@ def _write_script(script: Path, batch: BatchScript) -> None:
     from hpc_es.storage.files import write_text
 
     if script.exists() and not untouched(script.read_text(encoding="utf-8", errors="replace")):
-        text = f"{script} was changed by hand, or is something else: submit it as it is (sbatch {script}), or remove it"
+        text = f"{script} was changed by hand, or is something else: submit it with --script {script}, or remove it"
         raise UserError(text)
     write_text(script, batch.signed())
     sys.stderr.write(f"{script} written\n")
 
 
-def _submit(script: Path, previous: str) -> str:
-    """Submit a script, to start after the job `previous` unless that is "", and return the number of the job."""
-    command = ["sbatch", "--parsable", *([f"--dependency=afterany:{previous}"] if previous else []), str(script)]
+def _edited_script(arguments: argparse.Namespace, batch: BatchScript) -> list[str]:
+    """Return the arguments of sbatch for the script of --script; raise UserError if it does something else."""
+    from hpc_es.cluster.sbatch import PROGRAM, lead_seconds
+
+    script: Path = arguments.script
+    try:
+        text = script.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise UserError(
+            f"--script: expected a batch script, found {script}, which cannot be read: {error.strerror}"
+        ) from None
+    if f"-m {PROGRAM[batch.kind]} " not in text:
+        raise UserError(f"--script: expected a script that runs -m {PROGRAM[batch.kind]}, found none in {script}")
+    if arguments.chain > 1 and " --chain" not in text:
+        raise UserError(f"--script: expected a script that was written with --chain, found {script}")
+    names = [*(name for name in SLURM_OPTIONS if vars(arguments)[name] is not None), "job_name", "directory", "array"]
+    options = [
+        f"{slurm.TABLE[name].option}={batch.asked[name]}" for name in dict.fromkeys(names) if name in batch.asked
+    ]
+    if arguments.time is not None:
+        options.append(f"--signal=B:USR1@{lead_seconds(arguments.time)}")
+    if "array" in batch.asked:
+        options.append("--output=%x-%A_%a.log")
+    return [*options, *arguments.passed_on, str(script), *batch.arguments]
+
+
+def _submit(words: Sequence[str], previous: str) -> str:
+    """Submit a script (words for sbatch), after the job `previous` unless that is ""; return the number of the job."""
+    command = ["sbatch", "--parsable", *([f"--dependency=afterany:{previous}"] if previous else []), *words]
     done = subprocess.run(command, check=False, capture_output=True, text=True)  # noqa: S603
     if done.returncode:
-        raise UserError(f"sbatch refused {script}: {done.stderr.strip()}")
+        raise UserError(f"sbatch refused {shlex.join(words)}: {done.stderr.strip()}")
     return done.stdout.strip().partition(";")[0]  # the name of the cluster may follow
 
 
@@ -303,6 +405,8 @@ def add_requeue_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--chain", action="store_true", help="the job is one of a chain (hpc-es sbatch --chain)")
     text = "part of a job array (default: that of this array task)"
     parser.add_argument("--shard", metavar="i/n", help=text)
+    text = "only decide, for scripts that requeue the job themselves, because SLURM's commands are not in the container"
+    parser.add_argument("--decide", action="store_true", help=text)
 
 
 def run_requeue(arguments: argparse.Namespace) -> int:
@@ -317,7 +421,7 @@ def run_requeue(arguments: argparse.Namespace) -> int:
 
     job = slurm.job_id(os.environ)
     shard = Shard.parse(arguments.shard) if arguments.shard else Shard.of_array(os.environ)
-    state = slurm.job_state(job)
+    state = "RUNNING" if arguments.decide else slurm.job_state(job)
     if state != "RUNNING":  # requeueing would bring back a job that scancel has ended
         _print_requeue(f"job {job} is {state or 'gone'}: left to SLURM")
         return 1
@@ -326,8 +430,8 @@ def run_requeue(arguments: argparse.Namespace) -> int:
         return 0
     decision = decide_in(arguments.run, shard, arguments.status, slurm.this_run(os.environ))
     _print_requeue(f"{arguments.run}: {decision.reason}")
-    if not decision.requeue:
-        return 1
+    if not decision.requeue or arguments.decide:
+        return int(not decision.requeue)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a requeue ends the job at once, this process too
     try:
         slurm.requeue(job)

@@ -4,13 +4,30 @@ from __future__ import annotations
 
 import argparse
 import re
-from typing import NoReturn
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
 
 from hpc_es.core.errors import nearest
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are one line, with a suggestion for a misspelt option."""
+    """An argument parser whose errors are one line, with a suggestion for a misspelt option.
+
+    If `passed_on` has a default, it receives the words after `--`.
+    """
+
+    def parse_intermixed_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: Any = None
+    ) -> argparse.Namespace:
+        """Parse options and positional arguments in any order."""
+        words, rest = list(sys.argv[1:] if args is None else args), list[str]()
+        if "--" in words and self.get_default("passed_on") is not None:
+            words, rest = words[: words.index("--")], words[words.index("--") + 1 :]
+        parsed: argparse.Namespace = super().parse_intermixed_args(words, namespace)
+        if rest:
+            parsed.passed_on = rest
+        return parsed
 
     def error(self, message: str) -> NoReturn:
         """Print the message without the usage text, and exit with status 2."""

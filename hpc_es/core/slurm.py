@@ -26,11 +26,14 @@ TABLE = {
     "nodes": Concept("--nodes", "SLURM_JOB_NUM_NODES", "number of nodes"),
     "ranks_per_node": Concept("--ntasks-per-node", "SLURM_NTASKS_PER_NODE", "ranks per node"),
     "cores_per_rank": Concept("--cpus-per-task", "SLURM_CPUS_PER_TASK", "cores, and BLAS threads, per rank"),
-    "gpus_per_node": Concept("--gpus-per-node", "SLURM_GPUS_PER_NODE", "GPUs per node, shared by its ranks"),
-    "memory_per_node": Concept("--mem", "SLURM_MEM_PER_NODE", "memory per node, such as 16G"),
+    "gpus_per_node": Concept(
+        "--gpus-per-node", "SLURM_GPUS_PER_NODE", "GPUs per node, with or without their type: 4 or a100:4"
+    ),
+    "memory_per_node": Concept("--mem", "SLURM_MEM_PER_NODE", "memory per node, such as 16G or 16GB"),
     "time": Concept("--time", "", "time limit, such as 4:00:00 or 2-12 (days-hours); the job is then requeued"),
     "partition": Concept("--partition", "SLURM_JOB_PARTITION", "partition to run in"),
     "account": Concept("--account", "SLURM_JOB_ACCOUNT", "account to charge"),
+    "qos": Concept("--qos", "SLURM_JOB_QOS", "quality of service"),
     "array": Concept("--array", "", "tasks of a job array"),
     "directory": Concept("--chdir", "", "working directory"),
     # variables that are set in a job

@@ -86,13 +86,18 @@ def _srun_command(variable: str, problem: str) -> str:
 
 
 def srun_mpi_types() -> list[str]:
-    """Return the output of `srun --mpi=list`, sorted; [] if the call fails. Old versions prefix lines with "srun: "."""
+    """Return the types in the output of `srun --mpi=list`, sorted; [] if the call fails."""
     try:
         done = subprocess.run(LIST, check=False, capture_output=True, text=True, timeout=LIST_SECONDS)  # noqa: S603
     except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
         return []
+    return mpi_types_in(done.stdout + done.stderr) if done.returncode == 0 else []
+
+
+def mpi_types_in(text: str) -> list[str]:
+    """Return the types in the output of `srun --mpi=list`, sorted. Old versions prefix lines with "srun: "."""
     types: list[str] = []
-    for line in (done.stdout + done.stderr).splitlines() if done.returncode == 0 else []:
+    for line in text.splitlines():
         head, colon, tail = line.removeprefix("srun: ").partition(":")
         words = tail.replace(",", " ").split() if colon else head.split()
         types += words if colon or len(words) == 1 else []

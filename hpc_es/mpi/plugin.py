@@ -1,4 +1,7 @@
-"""The --mpi= option of srun for this MPI library: `srun --mpi="$(python -m hpc_es.mpi.plugin)" ...`."""
+"""The --mpi= option of srun for this MPI library: `srun --mpi="$(python -m hpc_es.mpi.plugin)" ...`.
+
+In a container without srun, the output of `srun --mpi=list` outside of it is the argument.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from collections.abc import Sequence
 from hpc_es.core.errors import LaunchError, UserError
 from hpc_es.core.extras import install_command
 from hpc_es.mpi.connect import library_name
-from hpc_es.mpi.launch import srun_mpi_types
+from hpc_es.mpi.launch import mpi_types_in, srun_mpi_types
 
 SUPPORTED = {  # prefix of the library's name: MPI types of srun that it supports, the best first
     "Open MPI": ("pmix", "pmi2"),
@@ -46,8 +49,9 @@ def library() -> str:
 
 def main() -> None:
     """Print the MPI type."""
+    offered = mpi_types_in(sys.argv[1]) if len(sys.argv) > 1 else srun_mpi_types()
     try:
-        sys.stdout.write(choose(library(), srun_mpi_types()) + "\n")
+        sys.stdout.write(choose(library(), offered) + "\n")
     except UserError as error:
         sys.stderr.write(f"hpc-es: {error}\n")
         sys.exit(error.status)

