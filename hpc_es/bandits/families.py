@@ -113,26 +113,13 @@ def uniform() -> Family:
     return Family("uniform", 2, lambda rng, episodes: _opposite(rng.random(episodes)))
 
 
-def _two_arms(name: str, low: float) -> Family:
+def _two_arms(name: str, low: float) -> Callable[[], Family]:
+    """Return the function that creates two arms with the chances `low` and 1 - `low`, in either order."""
+
     def draw(rng: np.random.Generator, episodes: int) -> Arms:
         return _opposite(np.array([low, 1.0 - low])[rng.integers(2, size=episodes)])
 
-    return Family(name, 2, draw)
-
-
-def easy() -> Family:
-    """Two arms with the chances 0.1 and 0.9, in either order."""
-    return _two_arms("easy", 0.1)
-
-
-def medium() -> Family:
-    """Two arms with the chances 0.25 and 0.75, in either order."""
-    return _two_arms("medium", 0.25)
-
-
-def hard() -> Family:
-    """Two arms with the chances 0.4 and 0.6, in either order."""
-    return _two_arms("hard", 0.4)
+    return lambda: Family(name, 2, draw)
 
 
 def eleven(non_target_reward: float = 1.1, target_reward: float = 5.0) -> Family:
@@ -248,9 +235,9 @@ def _named(name: str, chances: tuple[float, ...]) -> Callable[[], Family]:
 FAMILIES: dict[str, Callable[..., Family]] = {
     "independent": independent,
     "uniform": uniform,
-    "easy": easy,
-    "medium": medium,
-    "hard": hard,
+    "easy": _two_arms("easy", 0.1),
+    "medium": _two_arms("medium", 0.25),
+    "hard": _two_arms("hard", 0.4),
     "eleven": eleven,
     "restless": restless,
     "k_armed": k_armed,

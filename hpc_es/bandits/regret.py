@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -236,20 +236,20 @@ def as_json(report: RegretReport) -> JsonObject:
 
 def regret_text(report: RegretReport) -> str:
     """Return the report as a text table."""
-    return "\n".join(_lines(report)) + "\n"
-
-
-def _lines(report: RegretReport) -> Iterator[str]:
-    yield f"{report.distribution} bandits, {report.trials} trials, {report.episodes} held-out episodes"
-    yield f"oracle reward {report.oracle_reward:.3f}"
+    lines = [
+        f"{report.distribution} bandits, {report.trials} trials, {report.episodes} held-out episodes",
+        f"oracle reward {report.oracle_reward:.3f}",
+    ]
     if report.exact is not None:
-        yield f"least possible regret {report.exact:.5f} (exact)"
+        lines.append(f"least possible regret {report.exact:.5f} (exact)")
     names = [score.agent + (f" ({score.runs} runs)" if score.runs > 1 else "") for score in report.scores]
     width = max(map(len, names))
-    yield f"{'agent':{width}}  {'regret':>15}  {'sub-optimal pulls':>17}  {'reward':>8}"
+    lines.append(f"{'agent':{width}}  {'regret':>15}  {'sub-optimal pulls':>17}  {'reward':>8}")
     for name, score in zip(names, report.scores, strict=True):
         regret, error = score.regret
-        yield f"{name:{width}}  {regret:7.3f} ± {error:5.3f}  {score.suboptimal_pulls:17.2f}  {score.reward:8.2f}"
+        pulls, reward = score.suboptimal_pulls, score.reward
+        lines.append(f"{name:{width}}  {regret:7.3f} ± {error:5.3f}  {pulls:17.2f}  {reward:8.2f}")
+    return "\n".join(lines) + "\n"
 
 
 def matrix(reports: Sequence[RegretReport]) -> str:

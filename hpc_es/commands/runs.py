@@ -287,13 +287,12 @@ def inspect_text(content: JsonObject) -> str:
         elif isinstance(value, dict) and name in {"config", "provenance"}:
             body = yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=110)
             lines += [name, *("  " + line for line in body.splitlines())]
+        elif name == "counters":
+            rounded = {key: round(count, 1) if key == "seconds" else count for key, count in value.items()}
+            lines.append(f"{name:14} {_value_text(rounded)}")
         else:
-            lines.append(f"{name:14} {_value_text(_rounded(value) if name == 'counters' else value)}")
+            lines.append(f"{name:14} {_value_text(value)}")
     return "\n".join(lines) + "\n"
-
-
-def _rounded(counters: JsonObject) -> JsonObject:
-    return {name: round(value, 1) if name == "seconds" else value for name, value in counters.items()}
 
 
 def _value_text(value: object) -> str:

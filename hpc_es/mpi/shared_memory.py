@@ -88,7 +88,10 @@ class Windows:
             free[0] = free_bytes()
         world.wait(self._node.Ibcast(free, 0))  # also a barrier: all ranks enter the blocking allocation together
         if free[0] < wanted + SPARE_BYTES:
-            world.notes.append(too_small(world.host, self._node.size, int(free[0]), wanted))
+            sizes = f"has {free[0] / 2**20:.0f} MiB free, but {wanted / 2**20:.0f} MiB are needed"
+            copies = f"each of the {self._node.size} ranks there keeps its own copy"
+            remedy = f"Enlarge {SHM_PATH} (in a container: --shm-size), or share less"
+            world.notes.append(f"{SHM_PATH} on {world.host} {sizes}: {copies}. {remedy}")
             return np.empty(count, dtype)
         own_bytes = wanted if self._node.rank == 0 else 0  # all on one rank: contiguous
         window = self._mpi.Win.Allocate_shared(own_bytes, dtype.itemsize, comm=self._node)
@@ -128,14 +131,6 @@ def free_bytes() -> int:
     except OSError:
         return 0
     return status.f_bavail * status.f_frsize
-
-
-def too_small(host: str, ranks: int, free: int, wanted: int) -> str:
-    """Return the note for too little shared memory; sizes in bytes."""
-    return (
-        f"{SHM_PATH} on {host} has {free / 2**20:.0f} MiB free, but {wanted / 2**20:.0f} MiB are needed: each of the "
-        f"{ranks} ranks there keeps its own copy. Enlarge {SHM_PATH} (in a container: --shm-size), or share less"
-    )
 
 
 class MappedMemory:

@@ -298,14 +298,13 @@ def read_programs(run_dir: Path, length: int | None = None) -> Iterator[JsonObje
             end += len(line)
             if not line.endswith(b"\n") or (length is not None and end > length):
                 return
-            if line.strip():
-                yield _parsed(line, f"{path}, line {number}")
-
-
-def _parsed(line: bytes, where: str) -> JsonObject:
-    try:
-        program = json.loads(line)
-        return {**program, "program": str(program["program"]), "reward": float(program["reward"])}
-    except (ValueError, KeyError, TypeError):
-        text = f"expected a program with its reward as JSON, found {line[:40]!r}; restore the file or remove the line"
-        raise RunError(f"{where}: {text}") from None
+            if not line.strip():
+                continue
+            try:
+                program = json.loads(line)
+                entry = {**program, "program": str(program["program"]), "reward": float(program["reward"])}
+            except (ValueError, KeyError, TypeError):
+                text = f"expected a program with its reward as JSON, found {line[:40]!r}"
+                remedy = "restore the file or remove the line"
+                raise RunError(f"{path}, line {number}: {text}; {remedy}") from None
+            yield entry

@@ -252,11 +252,6 @@ def place_and_sequence(rng: Python2Random) -> list[int]:
     return [position, *(rng.randrange(256) for _ in range(length)), 0]
 
 
-def one_number(rng: Python2Random) -> list[int]:
-    """Draw a number below 256."""
-    return [rng.randrange(256)]
-
-
 REFERENCE_PROGRAMS: dict[str, ReferenceProgram] = {
     "echo-twice": ReferenceProgram(">,.[>,.]<[<]>[.>].", numbers()),
     "echo-thrice": ReferenceProgram(">,.[>,.]<[<]>[.>].<[<]>[.>].", numbers()),
@@ -278,7 +273,7 @@ REFERENCE_PROGRAMS: dict[str, ReferenceProgram] = {
     "echo-second-seq": ReferenceProgram(",[,],[.,].", two_sequences),
     "echo-nth-seq": ReferenceProgram(",-[->,[,]<],[.,].", chosen_sequence),
     "substring": ReferenceProgram(">,<,>[->,<]>,<<[->>.,<<]", slice_of_sequence),
-    "divide-2": ReferenceProgram(",[-[->>+<]>[<]<]>>.", one_number),
+    "divide-2": ReferenceProgram(",[-[->>+<]>[<]<]>>.", lambda rng: [rng.randrange(256)]),
     "dedup": ReferenceProgram(">>,.[[-<+<+>>],[-<->]<[[-<->]<.>]<[->>+<<]>>]", repeated),
     "remove-target-char": ReferenceProgram(
         ",>>>,[<<<[->+>+<<]>>[->->+<<]>[>[-<+>]<.[-]]>[-]<<<[-<+>]>>,].", target_and_sequence

@@ -153,7 +153,10 @@ class MetricsLog:
         for name, path in existing.items():
             _check(path, lengths.get(name, 0), header(self._columns))
         for name, path in existing.items():
-            _truncate(path, lengths.get(name, 0))
+            try:
+                os.truncate(path, lengths.get(name, 0))
+            except OSError as error:
+                raise _failure(path, error) from error
         for name in self._paths:
             if name not in existing and lengths.get(name, 0):
                 self._recreate(name, lengths[name])
@@ -243,13 +246,6 @@ def _check(path: Path, length: int, header: str) -> None:
     with path.open("rb") as file:
         if length and path.name == CSV and file.readline() != header.encode():
             raise RunError(f"{path} has other columns than this run writes (report.columns?): {remedy}")
-
-
-def _truncate(path: Path, length: int) -> None:
-    try:
-        os.truncate(path, length)
-    except OSError as error:
-        raise _failure(path, error) from error
 
 
 def _failure(path: Path, error: OSError) -> RunError:

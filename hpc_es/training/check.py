@@ -53,7 +53,8 @@ def check(config: Config, ranks: int | None = None, output: Path | None = None, 
             differing += mismatches(config.policy, source, problem.carried())
             if state is not None and config.policy.init_optimizer:
                 apply_optimizer(state, source)
-    if policy is not None and _is_custom(config.policy.kind) and not offers(config).compiled:
+    has_user_code = is_user_kind(config.policy.kind) or config.policy.kind == "network"
+    if policy is not None and has_user_code and not offers(config).compiled:
         with problems.collect():
             _check_act(config, task, policy)
     if call and config.task.kind == "function":
@@ -109,11 +110,6 @@ def _initial(config: Config, problem: AnyProblem) -> State | None:
     )
     state: State = problem.carried().merge_into(algorithm.initial())
     return state
-
-
-def _is_custom(kind: str) -> bool:
-    """Return whether a policy of this kind runs code of the user."""
-    return is_user_kind(kind) or kind == "network"
 
 
 def _check_act(config: Config, task: Task, policy: Policy) -> None:

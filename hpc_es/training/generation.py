@@ -249,11 +249,6 @@ class UpdateInputs:
     probes: Rows  # rows[probe jobs]
     units: Sequence[Arrays]  # what the problem learned, in order
 
-    @classmethod
-    def from_results(cls, results: Results[object], units: Sequence[Arrays]) -> UpdateInputs:
-        """Return the inputs without the columns of `report.info`, which a restart may change."""
-        return cls(without_info(results.rows), without_info(results.probes), units)
-
     def pack(self) -> bytes:
         """Return the arrays as bytes, with names and dtypes of the columns."""
         assert self.rows.dtype == self.probes.dtype or not len(self.probes)

@@ -85,7 +85,8 @@ class UpdateJournal:
         if any(results.chunk_arrays):
             self._base = None
         if self._interval and self._base:
-            self._inputs.append(UpdateInputs.from_results(results, units).pack())
+            # without the columns of `report.info`, which a restart may change
+            self._inputs.append(UpdateInputs(without_info(results.rows), without_info(results.probes), units).pack())
 
     def since(self, state: State) -> tuple[int, Increment] | None:
         """Return (generation of the full checkpoint, updates since) in place of this state; None: save a full one."""
