@@ -10,8 +10,8 @@ direction)
     D, v    <- natural gradient step with eta_B for the samples and c_1 for D^-1 p_c, then scaled to determinant 1
     sigma   <- sigma exp(eta_sigma / 2 * sum_i w_i (|z_i|^2 - n) / n)
 
-The update needs three sums over the samples in blocks of parameters, and of each sample the length of z and its
-component along v. The rank that evaluates a sample puts these two numbers into its row.
+The update needs three sums over the samples, in blocks of parameters, and two numbers of each sample: the length of z
+and its component along v. The rank that evaluates a sample writes these two numbers to its row.
 """
 
 from __future__ import annotations
@@ -232,8 +232,8 @@ class Constants:
 
     def c_1(self, feasible: int) -> float:
         """Return the learning rate of the rank-one update; 0 for fewer than 6 parameters."""
-        of_cma = 2 / ((self.size + 1.3) ** 2 + self.mu_eff)
-        return of_cma * max(0, self.size - 5) / 6 * feasible / self.population
+        c_1_of_cma = 2 / ((self.size + 1.3) ** 2 + self.mu_eff)
+        return c_1_of_cma * max(0, self.size - 5) / 6 * feasible / self.population
 
     def eta_b(self, feasible: int) -> float:
         """Return the learning rate of the covariance."""
@@ -314,13 +314,11 @@ class CRFMNES(DistributionStrategy):
         """Evaluate a chunk; the rows get the component along v and the length of each sample's z."""
         if chunk.purpose == "train":
             samples = self._samples(state, chunk)
-            outcome, along, lengths = (
-                self.evaluated(state, chunk, samples.candidates, poll),
-                samples.along,
-                samples.lengths,
-            )
+            outcome = self.evaluated(state, chunk, samples.candidates, poll)
+            along, lengths = samples.along, samples.lengths
         else:
-            outcome, along, lengths = super().evaluate(state, chunk, poll), np.zeros(chunk.jobs), np.zeros(chunk.jobs)
+            outcome = super().evaluate(state, chunk, poll)
+            along, lengths = np.zeros(chunk.jobs), np.zeros(chunk.jobs)
         return replace(outcome, rows=with_columns(outcome.rows, {ALONG: along, LENGTH: lengths}))
 
     @cached_property
@@ -418,7 +416,7 @@ class CRFMNES(DistributionStrategy):
         }
 
     def notices(self, state: State, results: Results[Ranked], after: State) -> Sequence[str]:
-        """Return why there was no update, restarts, and that the search has made no progress for long.
+        """Return why there was no update, restarts, and a remark if there was no progress for many generations.
 
         With many parameters and few samples, the step size changes little per generation.
         """

@@ -31,7 +31,7 @@ from hpc_es.training.generation import Generation, update_state
 
 ALGORITHM = "cma_es"  # default
 Region = tuple[npt.ArrayLike, npt.ArrayLike]  # low and high: two vectors, or a vector and a number
-OUTSIDE = "the_caller:evaluates"  # in place of the name of a function
+OUTSIDE = "the_caller:evaluates"  # replaces the name of a function: the caller evaluates
 
 
 def parts_of(config: Config, task: Any, chunk_size: int) -> Parts:
@@ -126,8 +126,8 @@ class Strategy:
 
     - `algorithm`: a kind that searches vectors, by default CMA-ES.
     - `x0`: the first centre, float64[size]; `sigma0`: its step size.
-    - `region`, (low, high), may replace `x0`: the first centre, and that of each restart, is drawn from it. Either may
-      be a number.
+    - `region`: (low, high), each float64[size] or a number, in place of `x0`; at least one is a vector. The first
+      centre, and that of each restart, is drawn from it uniformly.
     - `bounds`: (low, high), each a number, a list or None, or pairs (low, high) per coordinate as in SciPy. For two
       coordinates, two pairs are rejected if both readings are possible; write {"low": [...], "high": [...]} instead.
       `keep`: "reflect", "clip" or "penalty", how vectors are kept within the bounds.
@@ -183,7 +183,7 @@ class Strategy:
         self._round_values: list[list[float]] = []
         self._chunks = self._generation.next_chunks()
 
-    # What a caller sees.
+    # Public methods.
 
     @property
     def theta(self) -> Float64:

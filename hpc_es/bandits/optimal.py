@@ -24,18 +24,8 @@ TIE = 1e-10  # arms whose values differ by less are considered equal
 MAX_TRIALS_TWO_ARMS = 200  # for two arms; time grows with the fourth power, and is 0.3 s for 100 trials
 MAX_TRIALS_MANY_ARMS = 20  # for more arms; time grows by half with each trial
 LOW = {"easy": 0.1, "medium": 0.25, "hard": 0.4}  # chance of the worse arm
-EXACT = (
-    "independent",
-    "uniform",
-    *LOW,
-    "eleven",
-    "k_armed",
-    "fixed",
-    "deterministic",
-    "high_low",
-    "high_high",
-    "low_low",
-)
+FIXED = ("fixed", "deterministic", "high_low", "high_high", "low_low")  # the same arms in all episodes
+EXACT = ("independent", "uniform", *LOW, "eleven", "k_armed", *FIXED)
 
 
 def optimal_reward(num_arms: int, num_trials: int) -> float:
@@ -53,8 +43,8 @@ def optimal_reward(num_arms: int, num_trials: int) -> float:
         text = f"num_trials is {num_trials}: the optimum of {num_arms} arms is computed for at most {limit} trials"
         raise UserError(text)
     if num_arms == 2:
-        *_, (zeros, ones) = _two_arms(num_trials)
-        return float(max(zeros[0][0, 0], ones[0][0, 0]))
+        *_, (values_0, values_1) = _two_arms(num_trials)
+        return float(max(values_0[0][0, 0], values_1[0][0, 0]))
     return _value_of_many((), min(num_arms, num_trials), num_trials)
 
 
@@ -65,16 +55,16 @@ def _two_arms(num_trials: int) -> Iterator[tuple[Blocks, Blocks]]:
     """Yield the expected remaining reward of pulling arm 0 and arm 1 after t = num_trials - 1, ... 0 trials."""
     after = [np.zeros((n + 1, num_trials - n + 1)) for n in range(num_trials + 1)]
     for t in range(num_trials - 1, -1, -1):
-        zeros, ones = [], []
+        values_0, values_1 = [], []
         for n in range(t + 1):
             mean = (np.arange(n + 1)[:, np.newaxis] + 1.0) / (n + 2)
             success, failure = after[n + 1][1:], after[n + 1][:-1]
-            zeros.append(mean * (1 + success - failure) + failure)
+            values_0.append(mean * (1 + success - failure) + failure)
             mean = (np.arange(t - n + 1) + 1.0) / (t - n + 2)
             success, failure = after[n][:, 1:], after[n][:, :-1]
-            ones.append(mean * (1 + success - failure) + failure)
-        yield zeros, ones
-        after = [np.maximum(zero, one) for zero, one in zip(zeros, ones, strict=True)]
+            values_1.append(mean * (1 + success - failure) + failure)
+        yield values_0, values_1
+        after = [np.maximum(value_0, value_1) for value_0, value_1 in zip(values_0, values_1, strict=True)]
 
 
 @functools.lru_cache(4)
@@ -85,8 +75,9 @@ def choices_of_two_arms(num_trials: int) -> tuple[npt.NDArray[np.int8], ...]:
     index is `index_of_counts(t, n, s, r)`.
     """
     choices = []
-    for zeros, ones in _two_arms(num_trials):
-        differences = np.concatenate([(zero - one).ravel() for zero, one in zip(zeros, ones, strict=True)])
+    for values_0, values_1 in _two_arms(num_trials):
+        blocks = zip(values_0, values_1, strict=True)
+        differences = np.concatenate([(value_0 - value_1).ravel() for value_0, value_1 in blocks])
         choices.append(np.sign(np.where(np.abs(differences) < TIE, 0, differences)).astype(np.int8))
     return tuple(reversed(choices))
 
@@ -135,10 +126,12 @@ def optimal_regret(distribution: str, num_trials: int, **family_options: float) 
     if distribution == "uniform":
         return num_trials * 0.75 - _reward_of_uniform(num_trials)
     if distribution in LOW:
-        return (1 - 2 * LOW[distribution]) * sum(_wrong(t, 1 - LOW[distribution]) for t in range(num_trials))
+        return (1 - 2 * LOW[distribution]) * sum(
+            _error_probability(t, 1 - LOW[distribution]) for t in range(num_trials)
+        )
     if distribution == "eleven":
         return plan_of_eleven(num_trials, **family_options)[0]
-    if distribution in EXACT:  # the others have the same arms in all episodes
+    if distribution in FIXED:
         return 0.0
     raise UserError(f"no exact value is known for {distribution!r}: expected one of {', '.join(EXACT)}")
 
@@ -152,7 +145,7 @@ def _reward_of_uniform(num_trials: int) -> float:
     return total
 
 
-def _wrong(t: int, chance: float) -> float:
+def _error_probability(t: int, chance: float) -> float:
     """Return the probability that after t trials the evidence favours the worse arm; ties are broken by a coin."""
     chances = [comb(t, k) * chance**k * (1 - chance) ** (t - k) for k in range(t // 2 + 1)]
     if t % 2 == 0:

@@ -62,15 +62,15 @@ class Options:
     kind: Literal["bandits"] = option("name of the task", "bandits")
     distribution: str = option(
         "distribution of the arms: independent, uniform, easy, medium, hard, eleven, restless, k_armed, ... (see "
-        "hpc_es/bandits/families.py)",
+        "docs/guides/bandits.md)",
         "independent",
     )
-    num_trials: Count = option("pulls per episode", 100)
+    num_trials: Count = option("number of pulls per episode", 100)
     family: Keywords = option("keywords of the distribution, such as {num_arms: 5}", default_factory=dict)
-    meta: bool = option("new arms in each episode; false: the same arms in all episodes", True)
+    meta: bool = option("whether each episode has new arms; false: the same arms in all episodes", True)
     arms_seed: Natural = option("seed of the arms if meta is false", 0)
     reward: RewardInput = option("form of the last reward in the observation; none: not observed", "value")
-    action: bool = option("last action in the observation, one-hot", True)
+    action: bool = option("whether the observation contains the last action, one-hot", True)
     time: TimeInput = option(
         "time in the observation: trial / num_trials, number of the trial, or not observed", "fraction"
     )
@@ -81,9 +81,9 @@ class Options:
         "objective of training: reward, or minus the expected regret, which has less noise; evaluations use the reward",
         "reward",
     )
-    episodes_per_job: Count = option("episodes per job; the return is their mean", 1)
+    episodes_per_job: Count = option("number of episodes per job; the return of a job is their mean", 1)
     observation_normalization: ObservationNormalization = option(
-        "observation normalization", default_factory=ObservationNormalization
+        "normalisation of the observations", default_factory=ObservationNormalization
     )
 
     def problems(self) -> Iterator[tuple[str, str]]:
@@ -212,7 +212,7 @@ class Rollout:
 
 
 def build(options: Options, repetition: int = 0, info: Mapping[str, Reduction] = NO_NUMBERS) -> Bandits:
-    """Create the task; it is the same in all repetitions."""
+    """Return the task, which is the same in all repetitions."""
     return Bandits(options, info)
 
 

@@ -1,7 +1,7 @@
 """metrics.jsonl, with one row per generation, and log.csv, a table computed from it.
 
-log.csv has the 21 columns of the evolution strategies notebook in its order, followed by three of OpenAI's starter.
-Their names are those of metrics.jsonl ("plain") or of the original systems ("classical"); docs/log_columns.md lists
+log.csv has the 21 columns of the evolution-strategies notebook in the same order, then three of OpenAI's starter. Their
+names are those of metrics.jsonl ("plain") or of the original systems ("classical"); docs/log_columns.md lists
 both. A column is the entry of its plain name in a row of metrics.jsonl, except for those in COMPUTED.
 
 A checkpoint stores `lengths()`; a resumed run truncates the files to them with `cut`, so that no row is lost or
@@ -63,7 +63,7 @@ def header(columns: Columns) -> str:
 
 
 def line(row: Row, columns: Columns) -> str:
-    """Return the line of a row; missing entries are nan."""
+    """Return the line of a row in log.csv; missing entries are nan."""
     computed = COMPUTED[columns]
     cells = [computed[name](row) if name in computed else row.get(name) for name in NAMES]
     return ",".join("nan" if cell is None else repr(cell) for cell in cells) + "\n"
@@ -94,25 +94,23 @@ COMPUTED: dict[Columns, dict[str, Callable[[Row], Number]]] = {
     "plain": {"failed_fraction": _failed_fraction},
     "classical": {
         "failed_fraction": _failed_fraction,
-        "ranks": lambda row: row.get("evaluating_ranks"),  # the original counts evaluating workers
-        "observation_count": lambda row: row.get(
-            "observations_this_generation"
-        ),  # the original counts those of a batch
+        # The original counts evaluating workers, and the observations of one batch.
+        "ranks": lambda row: row.get("evaluating_ranks"),
+        "observation_count": lambda row: row.get("observations_this_generation"),
         **{name: _seconds(name) for name in PREDICTIONS},
-        "gradient_norm": _square("gradient_norm"),  # the starter logs sums of squares
+        # The starter logs sums of squares.
+        "gradient_norm": _square("gradient_norm"),
         "theta_norm": _square("theta_norm"),
     },
 }
 
-
-__all__ = ["CSV", "JSONL", "MetricsLog", "Number", "Row", "each_row", "read_metrics"]
 
 JSONL = "metrics.jsonl"
 CSV = "log.csv"
 
 
 class MetricsLog:
-    """Writer of both files, without buffering.
+    """Writer of metrics.jsonl and log.csv, without buffering.
 
     A new run calls `cut({})` first, which clears the files of a run that was killed before its first checkpoint.
     """

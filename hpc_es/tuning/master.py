@@ -52,7 +52,7 @@ STATUS_SECONDS = 5.0  # between two updates of the status file during a trial
 
 @dataclass(frozen=True)
 class TuneRequest:
-    """The command line."""
+    """Arguments of `hpc-es tune`."""
 
     tuning: Path
     output: Path | None = None
@@ -73,12 +73,12 @@ class RunningTrial:
 class Master:
     """Makes all decisions of a tuning task."""
 
-    def __init__(self, wanted: TuneRequest, ranks: int) -> None:
+    def __init__(self, request: TuneRequest, ranks: int) -> None:
         """Read and check the tuning; UserError for every error that is known before the first trial runs."""
-        shard = Shard.parse(wanted.shard) if wanted.shard else Shard.of_array(os.environ)
+        shard = Shard.parse(request.shard) if request.shard else Shard.of_array(os.environ)
         self._shard = shard or Shard()
-        self._plan = load(wanted.tuning, wanted.fixed)
-        self._directory = wanted.output or Path("runs") / wanted.tuning.stem
+        self._plan = load(request.tuning, request.fixed)
+        self._directory = request.output or Path("runs") / request.tuning.stem
         self._study: Study | None = None
         if self._plan.options.search == "optuna":
             extras.require("search: optuna", "optuna")
@@ -90,9 +90,8 @@ class Master:
         else:  # until this process ends; a study needs no lock, since any task takes any trial
             lock(self._directory, f"shard_{self._shard.index}_of_{self._shard.count}").acquire()
         mine = [Trial(self._directory, number) for number in self._shard.share(len(self._table))]
-        self._left = sorted(
-            (trial for trial in mine if not trial.over), key=Trial.fruitless_starts
-        )  # stable: by number
+        unfinished = (trial for trial in mine if not trial.over)
+        self._remaining = sorted(unfinished, key=Trial.fruitless_starts)  # of equal ones the lower number first
         self._running: RunningTrial | None = None
         self._status_values: JsonObject = {}  # content of the status file except `generation`
         self._other_generations = 0  # of the trials that are not running
@@ -131,7 +130,7 @@ class Master:
 
     def _next(self, ended: ExitReason | None, stop: bool) -> JsonObject | ExitReason:
         if ended is not None:
-            self._book(ended)
+            self._record_end(ended)
             stop = stop or ended.status == INTERRUPTED
         while not stop:
             chosen = self._choose()
@@ -140,7 +139,7 @@ class Master:
             running = self._start_trial(*chosen)
             if running is not None:
                 self._running = running
-                self._say(running)
+                self._announce(running)
                 pruned = running.trial.path / PRUNED_FILE if self._study else None
                 paths = {"output": str(running.trial.path), "pruned": str(pruned) if pruned else None}
                 return {**config_message(running.config), **paths}
@@ -150,8 +149,8 @@ class Master:
     def _choose(self) -> tuple[Trial, RunLock, Hyperparameters] | None:
         if self._study is not None:
             return self._study.choose()
-        while self._left:
-            trial = self._left.pop(0)
+        while self._remaining:
+            trial = self._remaining.pop(0)
             claim = trial.claim()
             if not trial.over:
                 return trial, claim, self._table[trial.number]
@@ -171,13 +170,13 @@ class Master:
         self._over(trial, claim)
         return None
 
-    def _say(self, running: RunningTrial) -> None:
+    def _announce(self, running: RunningTrial) -> None:
         values = "  ".join(f"{key} {value}" for key, value in running.hyperparameters.items())
         sys.stdout.write(f"{running.trial.name} of {self._plan.trials}  {values}\n")
         sys.stdout.flush()
         self._status("running")
 
-    # What became of it.
+    # The running trial.
 
     def row(self, repetition: int, row: MetricsRow) -> None:
         """Report a generation of the running trial, and prune it if its first repetition is below the median."""
@@ -186,8 +185,8 @@ class Master:
         if time.monotonic() - self._written > STATUS_SECONDS:
             self._write_status()
         generation = int(row["generation"] or 0)
-        untrained = generation == 0  # an evaluation of the initial theta
-        if self._study is None or repetition != 0 or value is None or untrained:
+        is_initial = generation == 0  # an evaluation of the initial theta
+        if self._study is None or repetition != 0 or value is None or is_initial:
             return
         used = {name: row.get(f"{name}_total") for name in ("timesteps", "seconds")}
         share = fraction({**used, "generations": generation + 1}, results.budget(running.config))
@@ -195,7 +194,7 @@ class Master:
         if reason is not None and share < 1:
             running.trial.prune(reason)
 
-    def _book(self, ended: ExitReason) -> None:
+    def _record_end(self, ended: ExitReason) -> None:
         assert self._running
         running, self._running = self._running, None
         trial, hyperparameters = running.trial, running.hyperparameters
@@ -231,8 +230,8 @@ class Master:
             self._study.tell(trial)
         claim.release()
         record = trial.record()
-        said = f"objective {record['objective']:.6g}" if record["state"] == COMPLETE else record["reason"]
-        sys.stdout.write(f"{trial.name} {record['state']}: {said}\n")
+        outcome = f"objective {record['objective']:.6g}" if record["state"] == COMPLETE else record["reason"]
+        sys.stdout.write(f"{trial.name} {record['state']}: {outcome}\n")
         sys.stdout.flush()
 
     # The task as a whole.

@@ -18,7 +18,7 @@ PG = {"task": {"kind": "programs", "name": "add"}, "algorithm": {"kind": "policy
 NOTHING: list[tuple[Any, str, Any, str]] = [
     (ES, "algorithm.optimizer.momentum", 0.5, "is 0.5, but does nothing: it is for kind sgd or clipup, and this is ad"),
     (ES, "algorithm.optimizer", {"kind": "sgd", "max_speed": 0.5}, "max_speed: is 0.5, but does nothing: it is for k"),
-    (ES, "algorithm.optimizer", {"kind": "clipup", "max_speed": 0.5}, "is 0.5, but does nothing: learning_rate 0.01"),
+    (ES, "algorithm.optimizer", {"kind": "clipup", "max_speed": 0.5}, "is 0.5, but does nothing: no step is that long"),
     (
         AC,
         "algorithm.optimizer",

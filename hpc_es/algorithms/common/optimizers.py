@@ -22,9 +22,8 @@ Kind = Literal["adam", "rmsprop", "sgd", "clipup", "none"]
 SLOTS = ("optimizer_steps", "adam_m", "adam_v", "rmsprop_square", "sgd_velocity", "clipup_velocity")  # of all kinds
 GRADIENT = "gradient"  # name of a chunk's gradient among its arrays
 NORM_PART = 1 << 23  # elements per partial sum of a norm; results depend on it
-STEP_PART = (
-    1 << 18
-)  # elements of a large vector that are updated together, to stay in the cache; results do not depend on it
+# Elements of a large vector that are updated together, to stay in the cache; results do not depend on it.
+STEP_PART = 1 << 18
 
 OPTIONS_OF_KINDS = {  # options that only this kind uses
     "adam": ("beta1", "beta2", "epsilon"),
@@ -58,7 +57,7 @@ class Options:
         yield from unused_of_kinds(self, OPTIONS_OF_KINDS)
         rate, speed = self.learning_rate, self.max_speed
         if self.kind == "clipup" and rate is not None and speed is not None and speed * (1 - self.momentum) >= rate:
-            text = f"learning_rate {rate:g} and momentum {self.momentum:g} are slower"
+            text = f"no step is that long with learning_rate {rate:g} and momentum {self.momentum:g}"
             yield "max_speed", f"is {speed:g}, but does nothing: {text} (try learning_rate {speed / 2:g}, half of it)"
 
 

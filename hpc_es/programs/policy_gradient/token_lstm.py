@@ -5,10 +5,11 @@
 Token 0 ends a program, tokens 1 to 8 are the characters of Brainf*ck. A second stack of layers on the same embedding
 can predict the value of each position. All weights are one flat vector.
 
-The layers compute forwards step by step and backwards over all steps (the cell is that of `hpc_es.policies.lstm`).
-Arrays are [steps, features, rows], so that a gate is one block of memory, and are reused from call to call. Gates are
-ordered j, i, f, o: the last three are sigmoids, and the gradients of the first three come from the cell. sigmoid(x) =
-(1 + tanh(x / 2)) / 2, with the factors 1/2 included in the weights.
+The cell is that of `hpc_es.policies.lstm`. The forward pass runs step by step. In the backward pass only the recurrence
+does so; the gradients of weights and inputs are matrix products over several steps. Arrays are [steps, features, rows],
+so that a gate is one block of memory, and are reused from call to call. Gates are ordered j, i, f, o: the last three
+are sigmoids, and the gradients of the first three come from the cell. sigmoid(x) = (1 + tanh(x / 2)) / 2, with the
+factors 1/2 included in the weights.
 
 `sample_programs` writes programs, and reads further ones (imitated or replayed) in the same pass by teacher forcing.
 """
@@ -101,10 +102,8 @@ class LSTMLayer:
     def backwards(self, dh: Array) -> tuple[Array, Array, Array]:
         """Return the gradients of kernel, bias and input [steps, inputs, rows] from that of h [steps, units, rows]."""
         steps, gates = len(dh), 4 * self.units
-        weights, dx = (
-            np.zeros((gates, self.x.shape[1]), dh.dtype),
-            np.empty((steps, self.inputs, dh.shape[-1]), dh.dtype),
-        )
+        weights = np.zeros((gates, self.x.shape[1]), dh.dtype)
+        dx = np.empty((steps, self.inputs, dh.shape[-1]), dh.dtype)
         dc, dh_later = np.zeros_like(self._product), np.zeros_like(self._product)
         for start in reversed(range(0, steps, STEPS_PER_PRODUCT)):
             part = slice(start, min(start + STEPS_PER_PRODUCT, steps))

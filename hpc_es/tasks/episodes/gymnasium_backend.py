@@ -27,7 +27,7 @@ from hpc_es.tasks.timeouts import EpisodeTimeout, Watch
 
 
 class GymnasiumBackend:
-    """Steps one environment per job.
+    """Steps one environment per job, one job after another.
 
     `make` returns a new environment; `limit_seconds` is the time limit of an episode, None: no limit; `first` is an
     environment to begin with; `keys` are those of `report.info`.
@@ -290,8 +290,8 @@ class SingleEnvironment:
 
 KEY = "task.stepping"
 OTHERS = ", or auto, native or gymnasium"
-# The check of seeds: number of steps, and the seeds of each vector environment in the order in which they are played
-CHECK_STEPS = 100
+CHECK_STEPS = 100  # of the check of seeds
+# The seeds of its vector environments, in the order in which they are played: each seed at several positions.
 CHECK_SEEDS = ((11, 22), (22, 33, 11), (11, 22))
 
 
@@ -313,8 +313,8 @@ class VectorEnvironments:
 
     def make(self, count: int) -> Vector:
         """Return a vector environment of `count` environments; ConfigError if it cannot be created."""
-        o = self._options
-        return environments.make_vector(o.env_id, o.env_kwargs, count, o.max_episode_steps)
+        options = self._options
+        return environments.make_vector(options.env_id, options.env_kwargs, count, options.max_episode_steps)
 
     def single(self) -> Any:
         """Return a `SingleEnvironment`, for episodes with random actions."""

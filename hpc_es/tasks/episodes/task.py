@@ -168,9 +168,9 @@ class Episodes:
         if self._vectors is not None:
             text = "is vector: expected auto, native or gymnasium for a single environment"
             raise ConfigError([("task.stepping", text)])
-        o = self.options
-        wrappers = o.wrappers if wrapped else ()
-        return environments.make(o.env_id, o.env_kwargs, o.max_episode_steps, wrappers, render_mode)
+        options = self.options
+        wrappers = options.wrappers if wrapped else ()
+        return environments.make(options.env_id, options.env_kwargs, options.max_episode_steps, wrappers, render_mode)
 
     def evaluate(self, actor: Actor, batch: Batch, poll: Poll) -> Outcome:
         """Play the episodes of all jobs."""
