@@ -26,6 +26,13 @@ COLUMNS: dict[X, str] = {  # the column of the metrics on each horizontal axis
     "programs": "episodes_total",
     "seconds": "seconds_total",
 }
+COUNT_UNITS = ((1e9, "billion"), (1e6, "million"), (1e3, "thousand"), (1.0, ""))
+X_AXES: dict[X, tuple[str, tuple[tuple[float, str], ...]]] = {  # label, and units in descending size
+    "timesteps": ("timesteps", COUNT_UNITS),
+    "evaluations": ("evaluations", COUNT_UNITS),
+    "programs": ("programs executed", COUNT_UNITS),
+    "seconds": ("wall time", ((3600.0, "hours"), (60.0, "minutes"), (1.0, "seconds"))),
+}
 DRAWN = (  # the columns that are kept in memory
     *dict.fromkeys(COLUMNS.values()),
     *("return_mean", "return_std", "evaluation_return_mean", "best_value", "best_reward", "solved"),
@@ -33,7 +40,13 @@ DRAWN = (  # the columns that are kept in memory
 )
 MOST_POINTS = 2000  # per line; a panel is about 500 pixels wide
 INIT_FILES = ("init_observations", "init_optimizer")  # keys of `policy` that may name files, as init_from does
-IGNORED = ("seed", "name", "output")  # keys in which the runs of one group may differ
+IGNORED = (
+    "seed",
+    "name",
+    "output",
+    "repetitions",
+    "repetition_groups",
+)  # keys in which the runs of one group may differ
 
 
 @dataclass(frozen=True)
@@ -109,11 +122,11 @@ class Curve:
     spread: Float64  # float64[points]: standard deviation; NaN if there is none
     runs: int
 
-    def thinned(self) -> Curve:
-        """Return a curve of at most MOST_POINTS that looks the same: the minimum and maximum of each interval."""
-        if len(self.x) <= MOST_POINTS:
+    def thinned(self, most: int = MOST_POINTS) -> Curve:
+        """Return a curve of at most `most` points that looks the same: the minimum and maximum of each interval."""
+        if len(self.x) <= most:
             return self
-        bounds = np.linspace(0, len(self.x), MOST_POINTS // 2).astype(int)
+        bounds = np.linspace(0, len(self.x), most // 2).astype(int)
         indices = [0, len(self.x) - 1]
         for low, high in pairwise(bounds):
             part = self.mean[low:high]
@@ -198,18 +211,19 @@ def _common_name(names: Sequence[str]) -> str:
 def _difference(members: Sequence[Sequence[RunCurves]], names: Sequence[str], index: int) -> str:
     """Return up to three options in which a group differs from the other groups of the same name."""
     others = [
-        _flat(shared_config(runs[0].config)) for runs, name in zip(members, names, strict=True) if name == names[index]
+        flat(shared_config(runs[0].config)) for runs, name in zip(members, names, strict=True) if name == names[index]
     ]
-    own = _flat(shared_config(members[index][0].config))
+    own = flat(shared_config(members[index][0].config))
     keys = [key for key in own if any(other.get(key) != own[key] for other in others)]
     return ", ".join(f"{key} {own[key]}" for key in keys[:3]) or members[index][0].path.name
 
 
-def _flat(config: ConfigData, prefix: str = "") -> ConfigData:
-    flat: dict[str, Json] = {}
+def flat(config: ConfigData, prefix: str = "") -> ConfigData:
+    """Return a config with dotted keys, such as algorithm.sigma."""
+    result: dict[str, Json] = {}
     for key, value in config.items():
-        flat.update(_flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value})
-    return flat
+        result.update(flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value})
+    return result
 
 
 def average(series: Sequence[tuple[Float64, Float64]]) -> Curve:
@@ -229,8 +243,8 @@ def average(series: Sequence[tuple[Float64, Float64]]) -> Curve:
     return Curve(grid, values.mean(axis=0), values.std(axis=0, ddof=1), len(series))
 
 
-def _single(x: Float64, y: Float64) -> Curve:
-    """Return the curve of one run, without a spread."""
+def without_spread(x: Float64, y: Float64) -> Curve:
+    """Return the curve of one run, x and y float64[points], without a spread."""
     return Curve(x, y, np.full_like(y, np.nan), runs=1)
 
 
@@ -242,7 +256,7 @@ def population(group: RunGroup, x: X) -> Curve:
         return Curve(only_x, mean, std, runs=1)
     series = [run.series(column, measure.y) for run in group.runs]
     if len(series) == 1:
-        return _single(*series[0])
+        return without_spread(*series[0])
     # A search that stopped on success keeps its best reward; without this the mean would end with the fastest search.
     longest = max((run_x for run_x, _ in series), key=lambda run_x: float(run_x[-1]))
     extended = []
@@ -258,13 +272,13 @@ def evaluation(group: RunGroup, x: X) -> Curve | None:
     series = [points for points in series if points[0].size]
     if not series:
         return None
-    return _single(*series[0]) if len(series) == 1 else average([(points[0], points[1]) for points in series])
+    return without_spread(*series[0]) if len(series) == 1 else average([(points[0], points[1]) for points in series])
 
 
 def best_values(group: RunGroup, x: X) -> Curve:
     """Return the best value so far of an objective, averaged over the runs."""
     series = [run.series(COLUMNS[x], VALUES.y) for run in group.runs]
-    return _single(*series[0]) if len(series) == 1 else average([(points[0], points[1]) for points in series])
+    return without_spread(*series[0]) if len(series) == 1 else average([(points[0], points[1]) for points in series])
 
 
 def diagnostic(group: RunGroup, column: str, x: X) -> Curve | None:
@@ -275,7 +289,7 @@ def diagnostic(group: RunGroup, column: str, x: X) -> Curve | None:
         return None
     if len(logarithms) == 1:
         only_x, y = logarithms[0]
-        return _single(only_x, np.exp(y))
+        return without_spread(only_x, np.exp(y))
     mean = average(logarithms)
     return Curve(mean.x, np.exp(mean.mean), mean.spread, mean.runs)
 

@@ -30,6 +30,7 @@ from hpc_es.report.curves import (
     RETURNS,
     REWARDS,
     VALUES,
+    X_AXES,
     Curve,
     RunGroup,
     X,
@@ -65,13 +66,6 @@ STYLE: dict[Any, Any] = {
     "text.parse_math": False,  # a $ in a name is a $
     "pdf.fonttype": 42,  # text stays text
     "svg.hashsalt": "hpc_es",  # the same runs give the same file
-}
-COUNT_UNITS = ((1e9, "billion"), (1e6, "million"), (1e3, "thousand"), (1.0, ""))
-X_AXES: dict[X, tuple[str, tuple[tuple[float, str], ...]]] = {  # label, and units in descending size
-    "timesteps": ("timesteps", COUNT_UNITS),
-    "evaluations": ("evaluations", COUNT_UNITS),
-    "programs": ("programs executed", COUNT_UNITS),
-    "seconds": ("wall time", ((3600.0, "hours"), (60.0, "minutes"), (1.0, "seconds"))),
 }
 VECTOR_DIAGNOSTICS = {  # metric: dash pattern, label
     "sigma": ("-", "sigma"),
