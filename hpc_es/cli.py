@@ -34,6 +34,8 @@ COMMANDS: Mapping[str, str] = {  # command: its module
     "train": "hpc_es.commands.experiments",
     "options": "hpc_es.commands.experiments",
     "list": "hpc_es.commands.runs",
+    "report": "hpc_es.commands.report",
+    "watch": "hpc_es.commands.report",
     "inspect": "hpc_es.commands.runs",
     "plot": "hpc_es.commands.runs",
     "results": "hpc_es.commands.runs",

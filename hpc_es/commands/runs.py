@@ -10,7 +10,7 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,24 +39,38 @@ def run_list(arguments: argparse.Namespace) -> int:
     or the objective of the best trial. `updated` is the time since the last heartbeat.
     """
     directories: list[Path] = arguments.directories or [Path("runs")]
-    for directory in directories:
-        if not directory.is_dir():
-            from hpc_es.core.errors import UserError
-
-            raise UserError(f"{directory}: expected a directory, found none")
-    rows = [_list_row(path) for path in dict.fromkeys(path for directory in directories for path in _runs(directory))]
+    rows = _list_rows(directories)
     if arguments.json:
         sys.stdout.write(json.dumps(rows, indent=2) + "\n")
     elif rows:
-        sys.stdout.write(
-            aligned([list(LIST_COLUMNS), *([_list_cell(row, name) for name in LIST_COLUMNS] for row in rows)])
-        )
+        sys.stdout.write(_list_table(rows))
     else:
         sys.stderr.write(f"no runs in {', '.join(map(str, directories))}\n")
     return 0
 
 
-def _runs(directory: Path) -> Iterator[Path]:
+def list_text(directories: Sequence[Path]) -> str:
+    """Return the table of `hpc-es list`."""
+    rows = _list_rows(directories)
+    return _list_table(rows) if rows else f"no runs in {', '.join(map(str, directories))}\n"
+
+
+def _list_rows(directories: Sequence[Path]) -> list[JsonObject]:
+    """Return the rows of all runs; UserError for a directory that does not exist."""
+    for directory in directories:
+        if not directory.is_dir():
+            from hpc_es.core.errors import UserError
+
+            raise UserError(f"{directory}: expected a directory, found none")
+    paths = dict.fromkeys(path for directory in directories for path in find_runs(directory))
+    return [_list_row(path) for path in paths]
+
+
+def _list_table(rows: Sequence[JsonObject]) -> str:
+    return aligned([list(LIST_COLUMNS), *([_list_cell(row, name) for name in LIST_COLUMNS] for row in rows)])
+
+
+def find_runs(directory: Path) -> Iterator[Path]:
     """Yield the directories of runs, repetitions and tunings at or below a directory, sorted."""
     is_run = any((directory / name).is_file() for name in ("status.json", "trials.json"))
     if is_run or any(directory.glob("repetition_*/")):
@@ -64,7 +78,7 @@ def _runs(directory: Path) -> Iterator[Path]:
         return
     for path in sorted(directory.iterdir()):
         if path.is_dir() and not path.is_symlink():
-            yield from _runs(path)
+            yield from find_runs(path)
 
 
 def _list_row(path: Path) -> JsonObject:

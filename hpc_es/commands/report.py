@@ -1,0 +1,147 @@
+"""Commands that show runs as a page: report, watch."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hpc_es.core.arguments import whole_number
+from hpc_es.core.errors import UserError
+
+if TYPE_CHECKING:
+    from hpc_es.report.page import Section
+
+LARGEST = 5_000_000  # bytes of a report
+LEARNING_CURVES = 10  # trials of a tuning, the best ones
+
+
+def add_report_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the runs, the file and the title."""
+    text = "run, repetitions or tuning, or a directory that contains some"
+    parser.add_argument("directories", nargs="+", metavar="RUN|DIR", type=Path, help=text)
+    text = "page to write (default: report.html)"
+    parser.add_argument("-o", "--output", metavar="FILE", type=Path, default=Path("report.html"), help=text)
+    parser.add_argument("--title", metavar="TEXT", help="title of the page (default: names of the directories)")
+
+
+def run_report(arguments: argparse.Namespace) -> int:
+    """Write a page about runs: curves, comparison, settings, time, failures, best solutions and versions.
+
+    The page is one HTML file that loads nothing from a network. Runs that differ only in seed, name and output are one
+    curve with its spread; several configurations are compared by medians, interquartile means with bootstrap intervals,
+    and probabilities of improvement (Agarwal et al. 2021). Tunings are shown with the importance of hyperparameters.
+    The runs may be in progress. Videos and pictures in a run directory are included.
+    """
+    from hpc_es.storage.files import write_text
+
+    output: Path = arguments.output
+    if output.suffix.lower() not in {".html", ".htm"}:
+        raise UserError(f"{output}: expected a file name that ends in .html")
+    text = report_page(arguments.directories, arguments.title)
+    write_text(output, text)
+    size = len(text.encode())
+    sys.stderr.write(f"{output} written ({size / 1e6:.1f} MB)\n")
+    return 0
+
+
+def report_page(
+    directories: Sequence[Path], title: str | None = None, refresh_seconds: int = 0, version: str = ""
+) -> str:
+    """Return the page about all runs and tunings in these directories; UserError if there is none."""
+    from hpc_es.core.machine import __version__
+    from hpc_es.report.page import page
+    from hpc_es.report.run_sections import run_sections
+    from hpc_es.report.run_summary import read_run
+
+    for directory in directories:
+        if not directory.is_dir():
+            raise UserError(f"{directory}: expected a directory, found none")
+    places = list(dict.fromkeys(path for directory in directories for path in runs_below(directory)))
+    tunings = [path for path in places if (path / "trials.json").is_file()]
+    runs = [run for path in places if path not in tunings for run in (sorted(path.glob("repetition_*/")) or [path])]
+    if not places:
+        raise UserError(f"{', '.join(map(str, directories))}: expected a run or a tuning, found none")
+    sections: list[Section] = run_sections([read_run(path) for path in runs]) if runs else []
+    for index, path in enumerate(tunings):
+        sections += _tuning(path, str(index) if len(tunings) > 1 or runs else "")
+    name = title or ", ".join(directory.resolve().name for directory in directories[:3]) + ", ..." * (
+        len(directories) > 3
+    )
+    subtitle = f"Written {time.strftime('%Y-%m-%d %H:%M %Z')} by hpc_es {__version__}"
+    return page(name, subtitle, sections, refresh_seconds, version)
+
+
+def _tuning(path: Path, suffix: str) -> Iterator[Section]:
+    """Yield the sections of a tuning, with the learning curves of its best trials."""
+    from hpc_es.report.curve_sections import curve_sections, groups_of
+    from hpc_es.report.page import Section
+    from hpc_es.report.run_summary import read_run
+    from hpc_es.tuning.report import read_report
+    from hpc_es.tuning.report_sections import trial_label, tuning_sections
+    from hpc_es.tuning.trials import COMPLETE, Trial
+
+    report = read_report(path)
+    sections = tuning_sections(report)
+    best = [Trial(path, row["trial"]).path for row in report.rows if row["state"] == COMPLETE][:LEARNING_CURVES]
+    runs = [read_run(run) for trial in best for run in (sorted(trial.glob("repetition_*/")) or [trial])]
+    if runs:
+        groups = [replace(group, label=trial_label(report, group.runs[0].path)) for group in groups_of(runs)]
+        sections[2:2] = curve_sections(groups, "Learning curves of the best trials")
+    for section in sections:
+        heading = f"{section.title} ({path.name})" if suffix else section.title
+        yield Section(f"{section.id}{suffix and '-'}{suffix}", heading, section.content)
+
+
+def runs_below(directory: Path) -> list[Path]:
+    """Return the directories of runs, repetitions and tunings at or below a directory, sorted."""
+    from hpc_es.commands.runs import find_runs
+
+    if (directory / "config.yaml").is_file() and not (directory / "status.json").is_file():
+        return [directory]  # a run before its first checkpoint
+    return list(find_runs(directory))
+
+
+def add_watch_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the directories, the port and the interval."""
+    text = "run, repetitions or tuning, or a directory that contains some (default: runs)"
+    parser.add_argument("directories", nargs="*", metavar="DIR", type=Path, default=[], help=text)
+    parser.add_argument("--port", metavar="N", type=int, default=0, help="port on localhost (default: a free one)")
+    text = "seconds between two looks at the files (default: 15)"
+    parser.add_argument("--interval", metavar="N", type=whole_number, default=15, help=text)
+    parser.add_argument("--text", action="store_true", help="show a table in the terminal instead of a page")
+
+
+def run_watch(arguments: argparse.Namespace) -> int:
+    """Serve the page of `hpc-es report` on localhost, up to date while runs are in progress, until Ctrl-C.
+
+    The command only reads files. The address contains a random word, because other users of the machine can reach its
+    localhost. From another machine: ssh -L PORT:localhost:PORT LOGIN_NODE. With --text it shows the table of
+    `hpc-es list` in the terminal instead.
+    """
+    directories: list[Path] = arguments.directories or [Path("runs")]
+    if arguments.text:
+        return _watch_text(directories, arguments.interval)
+    from hpc_es.report.server import serve
+
+    serve(lambda version: report_page(directories, None, arguments.interval, version), directories, arguments.port)
+    return 0
+
+
+def _watch_text(directories: Sequence[Path], interval: int) -> int:
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    from hpc_es.commands.runs import list_text
+
+    console = Console()
+    with Live(console=console, screen=console.is_terminal, auto_refresh=False) as live:
+        while True:
+            stamp = time.strftime("%H:%M:%S")
+            live.update(Text(f"{list_text(directories)}\n{stamp}, every {interval} s, Ctrl-C ends"), refresh=True)
+            time.sleep(interval)

@@ -1,0 +1,213 @@
+"""The learning curves of a report: runs grouped by configuration, and a chart for each measure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hpc_es.report.curves import (
+    COLUMNS,
+    REWARDS,
+    VALUES,
+    X_AXES,
+    Curve,
+    Measure,
+    RunGroup,
+    X,
+    best_values,
+    diagnostic,
+    evaluation,
+    grouped,
+    population,
+    without_spread,
+)
+from hpc_es.report.page import (
+    MISSING,
+    Axis,
+    Content,
+    Element,
+    Line,
+    Section,
+    chart,
+    details,
+    large_text,
+    number_text,
+    table,
+)
+from hpc_es.report.run_summary import RunSummary
+
+MOST_BANDS = 4  # groups with a band around the population mean as well
+MOST_POINTS, ALL_POINTS = 600, 40_000  # per line, and of all lines of a chart
+DIAGNOSTICS = {
+    "sigma": "Step size sigma",
+    "axis_ratio": "Longest axis / shortest axis of the distribution",
+    "path_length": "|p_s| / its expected length",
+    "archive_size": "Archive size",
+    "token_entropy": "Entropy per token",
+    "distinct_programs": "Distinct programs per batch",
+}
+
+
+@dataclass(frozen=True)
+class ReportedGroup:
+    """Runs of one configuration, in one color."""
+
+    label: str
+    color: int
+    runs: Sequence[RunSummary]
+    curves: RunGroup | None  # of those runs that have metrics
+
+    @property
+    def scores(self) -> list[float]:
+        """The scores of the finished runs."""
+        return [run.score.value for run in self.runs if run.score and run.score.is_final]
+
+
+def groups_of(runs: Sequence[RunSummary]) -> list[ReportedGroup]:
+    """Group runs by configuration, in the order of their first members; those without metrics come last."""
+    with_curves = {id(run.curves): run for run in runs if run.curves}
+    result: list[ReportedGroup] = []
+    for group in grouped([run.curves for run in runs if run.curves]):
+        members = [with_curves[id(curves)] for curves in group.runs]
+        seeds = f" ({len(members)} runs)" if len(members) > 1 else ""
+        result.append(ReportedGroup(group.label + seeds, len(result), members, group))
+    for run in runs:
+        if not run.curves:
+            result.append(ReportedGroup(run.name, len(result), [run], None))
+    return result
+
+
+def curve_sections(groups: Sequence[ReportedGroup], title: str = "Learning curves") -> list[Section]:
+    """Return the section with a chart for each measure, and one for each diagnostic."""
+    content: list[Content] = []
+    diagnostics: list[Content] = []
+    drawn = [group for group in groups if group.curves]
+    for measure in dict.fromkeys(group.curves.measure for group in drawn if group.curves):
+        here = [group for group in drawn if group.curves and group.curves.measure is measure]
+        content.append(_measure_chart(here, measure, len(content)))
+        for column, label in DIAGNOSTICS.items():
+            lines = _diagnostic_lines(here, column, measure)
+            if lines:
+                id = f"diagnostic-{len(diagnostics)}"
+                diagnostics.append(_chart(id, label, label, here, lines, measure, True, ""))
+    if diagnostics:
+        content.append(details("Diagnostics of the search", *diagnostics))
+    return [Section("curves", title, content)] if content else []
+
+
+def _measure_chart(groups: Sequence[ReportedGroup], measure: Measure, index: int) -> Element:
+    lines = []
+    most = max(60, min(MOST_POINTS, ALL_POINTS // (4 * sum(len(group.runs) for group in groups))))
+    for group in groups:
+        lines += _lines(group, measure, most, len(groups) <= MOST_BANDS)
+    first = measure.panels[0]
+    y = np.concatenate([np.asarray(line.points[first][1], np.float64) for line in lines])
+    is_log = measure is VALUES and bool(y.min() > 0 and y.max() / y.min() > 100)
+    direction = ""
+    if measure is VALUES:
+        directions = {run.is_lower_better for group in groups for run in group.runs}
+        direction = "" if len(directions) > 1 else ", lower is better" if directions.pop() else ", higher is better"
+    several = any(len(group.runs) > 1 for group in groups)
+    if measure in (VALUES, REWARDS):
+        note = "Bands: ± standard deviation over the runs." if several else ""
+    else:
+        note = "Bold: evaluations of the unperturbed parameters; thin: mean of the population. "
+        if len(groups) <= MOST_BANDS or several:
+            over = "the runs; of single runs, of the population" if several else "the population"
+            note += f"Bands: ± standard deviation over {over}."
+    if several:
+        note += " A mean ends with the shortest run."
+    caption = measure.label[0].upper() + measure.label[1:] + direction
+    return _chart(f"curve-{index}", caption, measure.label, groups, lines, measure, is_log, note)
+
+
+def _lines(group: ReportedGroup, measure: Measure, most: int, has_bands: bool) -> list[Line]:
+    """Return the lines of a group: mean and band over its runs, and single runs.
+
+    Without `has_bands` the population mean has no band if there are evaluations.
+    """
+    assert group.curves
+    panels, color = measure.panels, group.color
+    if measure is VALUES:
+        curves = {x: best_values(group.curves, x) for x in panels}
+        lines = [_line(color, "main", group.label, curves, most, steps=len(group.runs) == 1, has_floor=True)]
+    else:
+        theta = {x: evaluation(group.curves, x) for x in panels}
+        bold = {x: curve for x, curve in theta.items() if curve is not None}
+        style = "thin" if bold else "main"
+        means = {x: population(group.curves, x) for x in panels}
+        if bold and not has_bands:
+            means = {x: without_spread(curve.x, curve.mean) for x, curve in means.items()}
+        lines = [_line(color, style, group.label, means, most)]
+        if bold:
+            lines.append(_line(color, "main", group.label, bold, most))
+    if len(group.runs) > 1:
+        y = measure.y
+        if measure.spread and any(line.style == "thin" for line in lines):
+            y = "evaluation_return_mean"
+        for run in group.curves.runs:
+            series = {x: run.series(COLUMNS[x], y) for x in panels}
+            if series[panels[0]][0].size:
+                single = {x: without_spread(points[0], points[1]) for x, points in series.items()}
+                lines.append(_line(color, "faint", run.path.name, single, most, steps=measure is VALUES))
+    return lines
+
+
+def _line(
+    color: int, style: str, name: str, curves: Mapping[X, Curve], most: int, *, steps: bool = False,
+    has_floor: bool = False,
+) -> Line:  # fmt: skip
+    points: dict[str, list[list[float]]] = {}
+    for x, full in curves.items():
+        curve = full.thinned(most)
+        columns = [curve.x, curve.mean]
+        if style != "faint" and np.isfinite(curve.spread).all() and curve.spread.any():
+            low = curve.mean - curve.spread
+            if has_floor and curve.mean.min() > 0:  # a logarithmic axis cannot show zero or less
+                low = np.maximum(low, curve.mean / 10)
+            columns += [low, curve.mean + curve.spread]
+        points[x] = [column.tolist() for column in columns]
+    return Line(color, style, name, points, steps)
+
+
+def _diagnostic_lines(groups: Sequence[ReportedGroup], column: str, measure: Measure) -> list[Line]:
+    lines = []
+    for group in groups:
+        assert group.curves
+        curves = {x: diagnostic(group.curves, column, x) for x in measure.panels}
+        present = {x: curve for x, curve in curves.items() if curve is not None}
+        if len(present) == len(curves):
+            plain = {x: without_spread(curve.x, curve.mean) for x, curve in present.items()}
+            lines.append(_line(group.color, "main", group.label, plain, MOST_POINTS // 2))
+    return lines
+
+
+def _chart(
+    id: str, caption: str, label: str, groups: Sequence[ReportedGroup], lines: Sequence[Line], measure: Measure,
+    is_log: bool, note: str,
+) -> Element:  # fmt: skip
+    axes = [Axis(x, *X_AXES[x]) for x in measure.panels]
+    first = measure.panels[0]
+    main = {line.group: line for line in reversed(lines) if line.style != "faint"}
+    main |= {line.group: line for line in lines if line.style == "main"}
+    parts, rows = [], []
+    end = max(float(line.points[first][0][-1]) for line in main.values())
+    positions = [end * part / 6 for part in range(1, 7)]
+    labels = {group.color: group.label for group in groups if group.color in main}
+    for color, line in sorted(main.items()):
+        x, y = (np.asarray(column, np.float64) for column in line.points[first][:2])
+        parts.append(
+            f"{labels[color]}: {number_text(y[0])} at {number_text(x[0])}, {number_text(y[-1])} at {number_text(x[-1])}"
+        )
+        indices = np.searchsorted(x, positions, side="right") - 1
+        cells = [
+            number_text(y[i]) if i >= 0 and at <= x[-1] * 1.001 else MISSING
+            for i, at in zip(indices, positions, strict=True)
+        ]
+        rows.append([labels[color], *cells])
+    head = ["", *(f"{large_text(round(at))} {axes[0].label}" for at in positions)]
+    values = table(f"{caption}: values", head, rows)
+    summary = f"Line chart against {axes[0].label}. " + "; ".join(parts)
+    return chart(id, caption, summary, axes, label, lines, is_log, values, labels, note)

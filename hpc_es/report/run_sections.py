@@ -1,0 +1,347 @@
+"""The sections of a report on runs, such as the table of runs, settings, time, failures and best solutions."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import yaml
+
+from hpc_es.config.yaml_text import Dumper
+from hpc_es.report.comparison import (
+    comparison_sections,
+)
+from hpc_es.report.curve_sections import ReportedGroup, curve_sections, groups_of
+from hpc_es.report.curves import (
+    VALUES,
+    flat,
+    shared_config,
+)
+from hpc_es.report.page import (
+    MISSING,
+    Cell,
+    Content,
+    Element,
+    Section,
+    badge,
+    details,
+    duration_text,
+    element,
+    facts,
+    large_text,
+    number_cell,
+    number_text,
+    swatch,
+    table,
+)
+from hpc_es.report.run_summary import ACTIVITIES, RunSummary
+
+MOST_DETAILED = 60  # runs with a block of their own
+MOST_NUMBERS = 24  # of a best vector
+MOST_FAILURES = 40  # tracebacks in the page
+MOST_MEDIA = 3_000_000  # bytes of all videos and pictures
+MEDIA = {".mp4": "video/mp4", ".webm": "video/webm", ".gif": "image/gif", ".png": "image/png"}
+NOT_FINISHED = ("failed", "killed", "interrupted")
+ACTIVITY_COLORS = {"environment": 0, "policy": 2, "update": 3, "messages": 4}  # idle is the empty rest of the bar
+
+
+def run_sections(runs: Sequence[RunSummary]) -> list[Section]:
+    """Return the sections of a report on at least one run."""
+    groups = groups_of(runs)
+    ids = {run.path: f"run-{index}" for index, run in enumerate(runs)}
+    sections = [
+        Section("summary", "Summary", [_tiles(runs), *_alerts(runs, ids)]),
+        *curve_sections(groups),
+        Section("runs", "Runs", [_runs_table(groups, ids)]),
+        *comparison_sections(groups),
+        *_settings(groups),
+        *_time(groups),
+        *_failures(runs),
+        Section("best", "Best solutions", _best(runs, ids)),
+        Section("details", "Runs in detail", _details(runs, ids)),
+        *_environment(runs),
+    ]
+    return [section for section in sections if section.content]
+
+
+def _tiles(runs: Sequence[RunSummary]) -> Element:
+    states = Counter(str(run.state["state"]) for run in runs)
+    pairs = [(str(len(runs)), "run" if len(runs) == 1 else "runs")]
+    pairs += [(f"{count}", state) for state, count in states.most_common()]
+    total = {
+        name: sum(float(run.last_row.get(f"{name}_total") or 0) for run in runs) for name in ("timesteps", "seconds")
+    }
+    is_objective = all(run.measure is VALUES for run in runs)
+    pairs.append((large_text(total["timesteps"]), "evaluations" if is_objective else "timesteps"))
+    pairs.append((duration_text(total["seconds"]), "of training"))
+    scored = [run for run in runs if run.score]
+    if scored and len({(run.measure.label, run.is_lower_better) for run in scored}) == 1:
+        best = max(scored, key=lambda run: (run.score.value if run.score else 0.0) * (-1 if run.is_lower_better else 1))
+        assert best.score
+        pairs.insert(0, (number_text(best.score.value), f"best: {best.name}"))
+    return element(
+        "ul", *(element("li", element("strong", value), element("span", name)) for value, name in pairs), class_="tiles"
+    )
+
+
+def _alerts(runs: Sequence[RunSummary], ids: Mapping[Path, str]) -> list[Content]:
+    """Return a list of runs that did not finish, failed jobs and unreadable files."""
+    items = []
+    for run in runs:
+        link = element("a", _label(run, runs), href=f"#{ids[run.path]}")
+        state = str(run.state["state"])
+        if state in NOT_FINISHED:
+            reason = str(
+                run.state.get("reason") or ("its process ended without a message" if state == "killed" else "")
+            )
+            text = f"{': ' if reason else ''}{reason}" + (
+                "" if "the same command" in reason else ". The same command resumes the run."
+            )
+            items.append(element("li", badge(state), " ", link, text, class_="bad" if state == "failed" else None))
+        if run.failed_jobs:
+            share = run.failed_jobs / max(float(run.last_row.get("episodes_total") or 0), 1)
+            text = f": {run.failed_jobs:,} failed jobs ({100 * share:.3g} % of all), see "
+            items.append(
+                element("li", link, text, element("a", "Failures", href="#failures") if run.failures else "the log")
+            )
+        items += [element("li", link, f": {note}", class_="bad") for note in run.notes]
+    return [element("ul", *items, class_="alerts")] if items else []
+
+
+def _label(run: RunSummary, runs: Sequence[RunSummary]) -> str:
+    """Return the path of a run below the directory that all runs have in common."""
+    parents = [str(other.path.resolve().parent) for other in runs]
+    return str(run.path.resolve().relative_to(os.path.commonpath(parents)))
+
+
+def _runs_table(groups: Sequence[ReportedGroup], ids: Mapping[Path, str]) -> Element:
+    runs = [run for group in groups for run in group.runs]
+    head = [
+        "run",
+        "state",
+        "score",
+        "generations",
+        "timesteps",
+        "wall time",
+        "steps/s",
+        "busy",
+        "failed jobs",
+        "ranks",
+        "seed",
+    ]
+    rows: list[list[Cell | Content]] = []
+    for group in groups:
+        for run in group.runs:
+            row, name = run.last_row, element("span", swatch(group.color) if group.curves else None)
+            name.append(element("a", _label(run, runs), href=f"#{ids[run.path]}"))
+            steps, seconds = row.get("timesteps_total"), row.get("seconds_total")
+            speed = steps / seconds if steps and seconds else None
+            generation = int(row["generation"]) + 1 if row else run.state.get("generation")
+            rows.append(
+                [
+                    name,
+                    badge(str(run.state["state"])),
+                    _score_cell(run),
+                    number_cell(generation),
+                    number_cell(steps),
+                    Cell(duration_text(seconds), seconds),
+                    number_cell(speed and float(f"{speed:.3g}")),
+                    Cell(MISSING if run.busy is None else f"{100 * run.busy:.0f} %", run.busy),
+                    number_cell(run.failed_jobs),
+                    number_cell(row.get("ranks")),
+                    str(run.config.get("seed", MISSING)),
+                ]
+            )
+    return table("Runs", head, rows, sortable=True)
+
+
+def _score_cell(run: RunSummary) -> Cell:
+    if run.score is None:
+        return Cell(MISSING)
+    spread = f" ± {number_text(run.score.std)}" if run.score.std is not None else ""
+    return Cell(number_text(run.score.value) + spread, run.score.value, run.score.source)
+
+
+def _settings(groups: Sequence[ReportedGroup]) -> list[Section]:
+    """Return the settings in which the groups differ, and those of the first group."""
+    configs = [flat(shared_config(group.runs[0].config)) for group in groups if group.runs[0].config]
+    labels = [group for group in groups if group.runs[0].config]
+    if not configs:
+        return []
+    content: list[Content] = []
+    keys = [key for key in dict.fromkeys(key for config in configs for key in config) if key != "directory"]
+    different = [key for key in keys if len({_yaml(config.get(key, MISSING)) for config in configs}) > 1]
+    shared = [key for key in different if all(key in config for config in configs)]
+    if len(configs) > 1:
+        heads = ["key", *(group.label for group in labels)]
+
+        def rows(chosen: Sequence[str]) -> list[list[Content]]:
+            return [
+                [element("code", key), *(_yaml(config[key]) if key in config else MISSING for config in configs)]
+                for key in chosen
+            ]
+
+        content.append(
+            table("Settings that differ", heads, rows(shared))
+            if shared
+            else element("p", "All configurations have the same settings.")
+        )
+        if partial := [key for key in different if key not in shared]:
+            text = "Settings that only some of the kinds have"
+            content.append(details(f"{text} ({len(partial)})", table(text, heads, rows(partial))))
+    first = labels[0].runs[0]
+    text = yaml.dump(dict(first.config), Dumper=Dumper, sort_keys=False, allow_unicode=True, width=110)
+    content.append(details(f"All settings of {labels[0].label}", element("pre", text)))
+    return [Section("settings", "Settings that differ" if len(configs) > 1 else "Settings", content)]
+
+
+def _yaml(value: object) -> str:
+    return "null" if value is None else value if isinstance(value, str) else json.dumps(value, default=str)
+
+
+def _time(groups: Sequence[ReportedGroup]) -> list[Section]:
+    """Return how the ranks spent their time: mean over the ranks, and the rank that was busy longest."""
+    rows: list[list[Cell | Content]] = []
+    for group in groups:
+        for run in group.runs:
+            total = sum(run.seconds.values())
+            if not total:
+                continue
+            bar = element("span", class_="bar", aria_hidden="true")
+            for name, color in ACTIVITY_COLORS.items():
+                share = 100 * run.seconds[name] / total
+                bar.append(
+                    element(
+                        "i",
+                        style=f"width: {share:.2f}%; background: var(--line-{color})",
+                        title=f"{name} {share:.0f} %",
+                    )
+                )
+            shares = [Cell(f"{100 * run.seconds[name] / total:.0f} %", run.seconds[name]) for name in ACTIVITIES]
+            work = run.seconds["environment"] + run.seconds["policy"]
+            worst = run.worst["environment"] + run.worst["policy"]
+            balance = Cell(f"{worst / work:.2f}", worst / work) if work else Cell(MISSING)
+            runs = [one for other in groups for one in other.runs]
+            rows.append([_label(run, runs), bar, *shares, balance])
+    if not rows:
+        return []
+    key = element("ul", class_="key")
+    for name, color in ACTIVITY_COLORS.items():
+        key.append(element("li", element("i", style=f"background: var(--line-{color})"), name))
+    key.append(
+        element("li", element("i", style="background: var(--raised); box-shadow: inset 0 0 0 1px var(--rule)"), "idle")
+    )
+    note = "Mean over the ranks. Imbalance: environment and policy on the rank with the most, divided by the mean."
+    head = ["run", "share of the time", *ACTIVITIES, "imbalance"]
+    return [Section("time", "Time", [key, table("Time by activity", head, rows), element("p", note, class_="note")])]
+
+
+def _failures(runs: Sequence[RunSummary]) -> list[Section]:
+    content: list[Content] = []
+    entries = [(run, failure) for run in runs for failure in run.failures]
+    for run, failure in entries[:MOST_FAILURES]:
+        text = element("pre", failure.details) if failure.details else None
+        title = element("span", element("strong", failure.kind), f" in {_label(run, runs)}")
+        content.append(details(title, element("p", failure.line), text, is_open=len(entries) <= 3))
+    if len(entries) > MOST_FAILURES:
+        content.append(
+            element("p", f"{len(entries) - MOST_FAILURES} more kinds of failures are in the failures.log of the runs.")
+        )
+    if content:
+        content.insert(
+            0, element("p", "The first failure of each kind in a run; others like it are only counted.", class_="note")
+        )
+    return [Section("failures", "Failures", content)] if content else []
+
+
+def _best(runs: Sequence[RunSummary], ids: Mapping[Path, str]) -> list[Content]:
+    """Return the best vector of objectives, the best program, or the best evaluation, and pictures of policies."""
+    rows: list[list[Cell | Content]] = []
+    media: list[Content] = []
+    size = 0
+    for run in runs:
+        pairs = _best_facts(run)
+        name = element("a", _label(run, runs), href=f"#{ids[run.path]}")
+        if pairs:
+            rows.append([name, pairs[0][1], *(element("code", text) for _, text in pairs[1:2])])
+        for file in sorted(
+            path for path in run.path.glob("*") if path.suffix.lower() in MEDIA and path.stem != "curve"
+        ):
+            size += file.stat().st_size
+            if size > MOST_MEDIA:
+                media.append(element("p", f"{file} is left out: the report would be too large."))
+                size -= file.stat().st_size
+                continue
+            kind = MEDIA[file.suffix.lower()]
+            data = f"data:{kind};base64,{base64.b64encode(file.read_bytes()).decode()}"
+            label = f"{_label(run, runs)}: {file.name}"
+            picture = (
+                element("video", src=data, controls="", muted="", playsinline="", aria_label=label)
+                if kind.startswith("video")
+                else element("img", src=data, alt=label)
+            )
+            media.append(element("figure", element("figcaption", label), picture))
+    content: list[Content] = [table("Best solutions", ["run", "best", "where"], rows)] if rows else []
+    return [*content, element("div", *media, class_="media")] if media else content
+
+
+def _best_facts(run: RunSummary) -> list[tuple[str, str]]:
+    """Return names and values of the best solution; [] if there is none."""
+    best = run.result.get("best") or run.best_vector
+    if isinstance(best, dict) and "x" in best:
+        x = best["x"]
+        parts = [f"{name} = {v:.6g}" for name, v in x.items()] if isinstance(x, dict) else [f"{v:.6g}" for v in x]
+        text = ", ".join(parts[:MOST_NUMBERS]) + (f", ... ({len(x)} numbers)" if len(x) > MOST_NUMBERS else "")
+        return [("value", number_text(float(best["value"]))), ("x", text)]
+    if "best_program" in run.result:
+        return [("reward", number_text(run.result.get("best_reward"))), ("program", str(run.result["best_program"]))]
+    if run.result.get("best_return") is not None:
+        return [("return", number_text(float(run.result["best_return"]))), ("command", f"hpc-es eval {run.path}")]
+    return []
+
+
+def _details(runs: Sequence[RunSummary], ids: Mapping[Path, str]) -> list[Content]:
+    content: list[Content] = []
+    for run in sorted(runs, key=lambda run: run.state["state"] not in NOT_FINISHED)[:MOST_DETAILED]:
+        state = run.state
+        pairs = [("directory", str(run.path)), ("state", str(state["state"]))]
+        pairs += [
+            (name, str(state[name]))
+            for name in ("reason", "host", "pid", "job", "started", "heartbeat")
+            if state.get(name)
+        ]
+        pairs += [(name, str(run.result[name])) for name in ("theta_sha256",) if run.result.get(name)]
+        content.append(
+            element(
+                "details",
+                element("summary", badge(str(state["state"])), " ", _label(run, runs)),
+                facts(pairs),
+                element("pre", run.log, tabindex="0", aria_label="End of log.txt") if run.log else None,
+                class_="run",
+                id=ids[run.path],
+            )
+        )
+    if len(runs) > MOST_DETAILED:
+        content.append(element("p", f"{len(runs) - MOST_DETAILED} more runs are in the table only."))
+    return content
+
+
+def _environment(runs: Sequence[RunSummary]) -> list[Section]:
+    """Return versions and machines; values in which the runs differ are listed with the number of runs."""
+    values: dict[str, Counter[str]] = {}
+    for run in runs:
+        for name, value in run.versions.items():
+            if name not in {"import_paths", "sources", "history"}:
+                values.setdefault(name, Counter())[value] += 1
+    pairs = []
+    for name, counts in values.items():
+        texts = [
+            value if len(counts) == 1 else f"{value} ({count} of {len(runs)} runs)"
+            for value, count in counts.most_common(4)
+        ]
+        pairs.append((name, "; ".join(texts) + ("; ..." if len(counts) > 4 else "")))
+    return [Section("environment", "Environment", [facts(pairs)])] if pairs else []

@@ -1,0 +1,202 @@
+"""Everything that a report shows of one run, read from its directory; a damaged or missing file is a note."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hpc_es.config.resolved import plain_data
+from hpc_es.core.data import ConfigData, JsonObject
+from hpc_es.core.errors import UserError
+from hpc_es.report.curves import RETURNS, REWARDS, VALUES, Measure, RunCurves, load
+from hpc_es.storage.line_logs import FAILURES
+from hpc_es.storage.metrics_log import each_row
+from hpc_es.storage.results import ALONE
+from hpc_es.storage.status import STATUS, run_state
+
+ACTIVITIES = ("environment", "policy", "update", "messages", "idle")
+LOG_LINES = 12
+MOST_TEXT = 6000  # characters of a traceback or a log in the report
+MADE_WITH = "# made with:\n"
+
+
+@dataclass(frozen=True)
+class RunFailure:
+    """An entry of failures.log: the first failure of its kind."""
+
+    kind: str
+    line: str
+    details: str
+
+
+@dataclass(frozen=True)
+class Score:
+    """The number by which runs are compared, and how it was measured."""
+
+    value: float
+    std: float | None
+    source: str
+    is_final: bool  # of a finished run
+
+
+@dataclass
+class RunSummary:
+    """State, config, metrics and files of a run directory, as far as they can be read."""
+
+    path: Path
+    config: ConfigData = field(default_factory=dict)
+    state: JsonObject = field(default_factory=dict)  # of `run_state`
+    curves: RunCurves | None = None
+    result: JsonObject = field(default_factory=dict)
+    first_row: JsonObject = field(default_factory=dict)
+    last_row: JsonObject = field(default_factory=dict)
+    score: Score | None = None
+    seconds: dict[str, float] = field(default_factory=dict)  # by activity, mean over the ranks, summed over generations
+    worst: dict[str, float] = field(default_factory=dict)  # the same of the rank with the most
+    is_measured: bool = False  # whether a generation has a return, a value or a reward
+    failed_jobs: int = 0
+    failures: Sequence[RunFailure] = ()
+    best_vector: JsonObject = field(default_factory=dict)  # of an objective that has not finished
+    log: str = ""  # the last lines of log.txt
+    versions: Mapping[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)  # files that could not be read
+
+    @property
+    def name(self) -> str:
+        return str(self.config.get("name") or self.path.name)
+
+    @property
+    def measure(self) -> Measure:
+        return self.curves.measure if self.curves else RETURNS
+
+    @property
+    def is_lower_better(self) -> bool:
+        """Whether a lower score is better."""
+        return self.measure is VALUES and (self.config.get("task") or {}).get("goal", "minimise") == "minimise"
+
+    @property
+    def busy(self) -> float | None:
+        """Share of the time in which ranks did not wait, from 0 to 1."""
+        total = sum(self.seconds.values())
+        return 1 - self.seconds["idle"] / total if total else None
+
+
+def read_run(path: Path) -> RunSummary:
+    """Read a run directory."""
+    run = RunSummary(path)
+    run.state = run_state(path)
+
+    def read(action: Callable[[], None]) -> None:
+        try:
+            action()
+        except (UserError, OSError, ValueError, KeyError, TypeError) as error:
+            run.notes.append(str(error))
+
+    read(lambda: _read_config(run))
+    read(lambda: _read_metrics(run))
+    if run.is_measured and not run.notes:
+        read(lambda: setattr(run, "curves", load(path)))
+    read(lambda: _read_result(run))
+    read(lambda: setattr(run, "failures", _read_failures(path / FAILURES)))
+    read(lambda: setattr(run, "log", _tail(path / "log.txt")))
+    if run.measure is VALUES and "best" not in run.result:
+        read(lambda: _read_best_vector(run))
+    run.score = _score(run)
+    return run
+
+
+def _read_config(run: RunSummary) -> None:
+    file = run.path / "config.yaml"
+    if file.exists():
+        text = file.read_text(encoding="utf-8")
+        run.config = plain_data(text)
+        lines = text.partition(MADE_WITH)[2].splitlines()
+        pairs = (line.lstrip("# ").partition(": ") for line in lines if line.startswith("#   "))
+        run.versions = {name: value for name, _, value in pairs}
+
+
+def _read_metrics(run: RunSummary) -> None:
+    run.seconds = dict.fromkeys(ACTIVITIES, 0.0)
+    run.worst = dict.fromkeys(ACTIVITIES, 0.0)
+    for row in each_row(run.path):
+        run.first_row = run.first_row or row
+        run.last_row = row
+        run.is_measured |= any(row.get(measure.y) is not None for measure in (RETURNS, VALUES, REWARDS))
+        run.failed_jobs += int(row.get("failed_episodes") or 0)
+        for name in ACTIVITIES:
+            run.seconds[name] += float(row.get(f"time_{name}_mean") or 0.0)
+            run.worst[name] += float(row.get(f"time_{name}_worst") or 0.0)
+
+
+def _read_result(run: RunSummary) -> None:
+    file = run.path / ALONE
+    if file.exists():
+        run.result = json.loads(file.read_text(encoding="utf-8"))
+    elif (run.path / STATUS).exists():
+        run.result = json.loads((run.path / STATUS).read_text(encoding="utf-8"))
+    if not isinstance(run.result, dict):
+        run.result = {}
+        raise TypeError(f"{file}: expected a JSON object")
+
+
+def _read_best_vector(run: RunSummary) -> None:
+    """Read the best vector of an objective from the newest checkpoint."""
+    from hpc_es.report.export import describe_best
+    from hpc_es.storage.checkpoint import load as load_checkpoint
+    from hpc_es.storage.checkpoint_directory import find
+
+    snapshot = load_checkpoint(find(run.path, full=False))
+    run.best_vector = describe_best(snapshot.outcome, run.config).get("best_vector", {})
+
+
+def _score(run: RunSummary) -> Score | None:
+    """Return the score of the final evaluation; without one that of the last evaluation or the last population."""
+    is_final = run.state.get("state") == "finished"
+    if run.measure in (VALUES, REWARDS):
+        candidates = [(run.last_row.get(run.measure.y), None, run.measure.label)]
+    else:
+        final = run.result.get("final_return", run.result.get("final_return_mean"))
+        candidates = [(final, run.result.get("final_return_std"), "final evaluation")]
+        if run.curves is not None:
+            evaluations = run.curves.series("timesteps_total", "evaluation_return_mean")[1]
+            candidates += [(value, None, "last evaluation") for value in evaluations[-1:]]
+        row = run.last_row
+        candidates.append((row.get("return_mean"), row.get("return_std"), "last population"))
+    for value, std, source in candidates:
+        if isinstance(value, int | float) and math.isfinite(value):
+            return Score(float(value), None if std is None else float(std), source, is_final)
+    return None
+
+
+def _read_failures(file: Path) -> list[RunFailure]:
+    """Return the entries of failures.log, [] without the file; see FailuresLog."""
+    if not file.exists():
+        return []
+    entries = re.split(r"^=== ", file.read_text(encoding="utf-8", errors="replace"), flags=re.MULTILINE)[1:]
+    result = []
+    for entry in entries:
+        kind, _, rest = entry.partition("\n")
+        line, _, details = rest.partition("\n")
+        text = "\n".join(part.removeprefix("    ") for part in details.rstrip().splitlines())
+        result.append(RunFailure(kind, line, shortened(text)))
+    return result
+
+
+def _tail(file: Path) -> str:
+    """Return the last lines of a log, "" if there is none."""
+    if not file.exists():
+        return ""
+    with file.open("rb") as content:
+        content.seek(max(content.seek(0, 2) - 8 * MOST_TEXT, 0))
+        lines = content.read().decode("utf-8", "replace").splitlines()
+    return shortened("\n".join(lines[-LOG_LINES:]))
+
+
+def shortened(text: str) -> str:
+    """Return the text without its middle if it is longer than MOST_TEXT."""
+    half = MOST_TEXT // 2
+    return text if len(text) <= MOST_TEXT else f"{text[:half]}\n  ...\n{text[-half:]}"

@@ -1,0 +1,103 @@
+"""The server of `hpc-es watch`: a page on localhost that is written again when files of the runs have changed."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import sys
+from collections.abc import Callable, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Lock
+
+from hpc_es.core.errors import UserError
+
+WATCHED = ("status.json", "metrics.jsonl", "trial.json", "trials.json", "failures.log", "result.json", "config.yaml")
+
+
+def version_of(directories: Sequence[Path]) -> str:
+    """Return a digest of the sizes and times of all files that a report reads."""
+    digest = hashlib.sha256()
+    for directory in directories:
+        for folder, folders, names in os.walk(directory):
+            folders[:] = sorted(set(folders) - {"checkpoints", "locks", "journal"})
+            for name in sorted(set(names) & set(WATCHED)):
+                try:
+                    entry = Path(folder, name).stat()
+                except OSError:  # replaced or removed just now
+                    continue
+                digest.update(f"{folder}/{name} {entry.st_size} {entry.st_mtime_ns}\n".encode(errors="surrogateescape"))
+    return digest.hexdigest()[:16]
+
+
+class WatchServer(ThreadingHTTPServer):
+    """Serves the page at `url`, to clients on this machine only; all other paths are not found."""
+
+    daemon_threads = True
+
+    def __init__(self, write: Callable[[str], str], directories: Sequence[Path], port: int = 0) -> None:
+        self.token = secrets.token_urlsafe(12)
+        self._write, self._directories = write, directories
+        self._lock, self._cached = Lock(), ("", b"")
+        try:
+            super().__init__(("127.0.0.1", port), _Handler)
+        except (OSError, OverflowError) as error:
+            raise UserError(f"--port {port} cannot be used: {error}; 0 selects a free one") from error
+
+    @property
+    def url(self) -> str:
+        """Address of the page."""
+        return f"http://localhost:{self.server_address[1]}/{self.token}/"
+
+    def page(self) -> bytes:
+        """Return the page, which is written again if files have changed; a UserError is its text."""
+        with self._lock:
+            version = version_of(self._directories)
+            if version != self._cached[0]:
+                self._cached = (version, self._write(version).encode())
+            return self._cached[1]
+
+    def version(self) -> bytes:
+        """Return the version of the files."""
+        return version_of(self._directories).encode()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: WatchServer
+
+    def do_GET(self) -> None:
+        root = f"/{self.server.token}/"
+        try:
+            if self.path == root:
+                self._send(200, "text/html; charset=utf-8", self.server.page())
+            elif self.path == f"{root}version":
+                self._send(200, "text/plain; charset=utf-8", self.server.version())
+            else:
+                self._send(404, "text/plain; charset=utf-8", b"not found\n")
+        except UserError as error:
+            self._send(503, "text/plain; charset=utf-8", f"{error}\n".encode())
+
+    def _send(self, status: int, kind: str, content: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(content)))
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("Referrer-Policy", "no-referrer")
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        """Keep the terminal quiet."""
+
+
+def serve(write: Callable[[str], str], directories: Sequence[Path], port: int) -> None:
+    """Serve the page until Ctrl-C; UserError if there is nothing to show or the port is in use."""
+    with WatchServer(write, directories, port) as server:
+        server.page()
+        sys.stderr.write(f"{server.url}\nCtrl-C ends\n")
+        sys.stderr.flush()
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            sys.stderr.write("\n")
