@@ -42,11 +42,11 @@ COMPILING = """
 import sys, time
 from pathlib import Path
 from hpc_es.config.loading import load
-from hpc_es.tasks.jax_episodes import cache
+from hpc_es.devices.jax_setup import prepare_cache, use_cache
 from hpc_es.training.build import build_task
 config = load(sys.argv[1], sys.argv[3:])
 problem = build_task(config).problem
-cache.use(cache.prepared(Path(sys.argv[2])))
+use_cache(prepare_cache(Path(sys.argv[2])))
 since = time.perf_counter()
 problem.program.compile(lambda: None)
 print(time.perf_counter() - since)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -42,7 +42,7 @@ class GymnasiumBackend:
     ) -> None:
         self._make, self._limit, self._keys = make, limit_seconds, keys
         self._pool = [] if first is None else [first]
-        self._steps: list[Callable[[Action], tuple[Observation, float, bool, bool, Info]]] = []  # of each job
+        self._steps: dict[int, Callable[[Action], tuple[Observation, float, bool, bool, Info]]] = {}  # by job
         self._watch: Watch | None = None
 
     @contextlib.contextmanager
@@ -51,7 +51,7 @@ class GymnasiumBackend:
         with quiet_stderr(len(self._pool) < jobs):  # the first environment of the task has printed its warnings
             while len(self._pool) < jobs:
                 self._pool.append(self._make())
-        self._steps = [_not_reset] * jobs
+        self._steps = {}
         if self._limit is None:
             yield
             return
@@ -116,10 +116,6 @@ class GymnasiumBackend:
         for environment in self._pool:
             with contextlib.suppress(Exception):
                 environment.close()
-
-
-def _not_reset(action: Action) -> NoReturn:
-    raise AssertionError("step before reset")
 
 
 class VectorBackend:
