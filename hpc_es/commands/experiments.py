@@ -239,8 +239,7 @@ def run_tune_report(arguments: argparse.Namespace) -> int:
     The command also writes trials.csv and, after the first complete trial, tuning.png (objective against each
     hyperparameter) and best.yaml, the best config: python -m hpc_es.main DIR/best.yaml
     """
-    from hpc_es.tuning.report import content, read_report, report_text
-    from hpc_es.tuning.report_files import write
+    from hpc_es.tuning.report import content, read_report, report_text, write
 
     report = read_report(arguments.directory)
     sys.stdout.write(json.dumps(content(report), indent=2) + "\n" if arguments.json else report_text(report))

@@ -13,8 +13,7 @@ import yaml
 from hpc_es import cli
 from hpc_es.config.loading import load
 from hpc_es.core.errors import UserError
-from hpc_es.tuning.report import read_report
-from hpc_es.tuning.report_files import figure
+from hpc_es.tuning.report import figure, read_report
 from hpc_es.tuning.trials import Trial, freeze
 from tests.helpers.runs import TINY
 
