@@ -44,6 +44,7 @@ COMMANDS: Mapping[str, str] = {  # command: its module
     "plan": "hpc_es.commands.cluster",
     "sbatch": "hpc_es.commands.cluster",
     "requeue": "hpc_es.commands.cluster",
+    "site": "hpc_es.commands.site",
     "tune": "hpc_es.commands.experiments",
     "tune-report": "hpc_es.commands.experiments",
     "run-program": "hpc_es.commands.programs_and_bandits",

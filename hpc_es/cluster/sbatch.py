@@ -14,6 +14,7 @@ from hpc_es.core.errors import UserError
 from hpc_es.core.slurm import TABLE, parse_time_limit
 
 Kind = Literal["train", "array_repetitions", "array_tune"]
+SITE_CHECK: Literal["site_check"] = "site_check"
 
 LEAD_SECONDS = 180  # of the signal before the time limit; a quarter of the limit if that is less
 SIGNATURE = "# written by hpc-es sbatch "
@@ -25,8 +26,12 @@ WHAT = {
     "# sbatch --array=0-9 THIS_FILE CONFIG [RUN [key=value ...]]",
     "array_tune": "Tune hyperparameters; each task of the job array runs a share of the trials:\n"
     "# sbatch --array=0-9 THIS_FILE TUNE_YAML [DIRECTORY [--fixed key=value ...]]",
+    SITE_CHECK: "Measure what matters to a run on this cluster:\n# sbatch THIS_FILE RANKS DIRECTORY",
 }
-PROGRAM = {"train": "hpc_es.main", "array_repetitions": "hpc_es.main", "array_tune": "hpc_es tune"}
+PROGRAM = {
+    **{"train": "hpc_es.main", "array_repetitions": "hpc_es.main", "array_tune": "hpc_es tune"},
+    SITE_CHECK: "hpc_es.cluster.site_check",
+}
 
 TEMPLATE = r"""#!/bin/bash
 # @what@
@@ -86,6 +91,11 @@ if [ "$status" -ne 0 ] && [ "$(squeue --noheader --jobs="$job" --format=%T)" = R
     scontrol requeue "$job"
 fi""",
 }
+ONCE = {
+    "@stopped@": "# The job is not requeued.",
+    "@requeue@": "#SBATCH --no-requeue",
+    "@end@": "",
+}
 CHAINED = {
     "@stopped@": "# At its time limit or on preemption the job saves, and the next job of its chain resumes.",
     "@requeue@": "# The next job of the chain replaces a requeue.\n#SBATCH --no-requeue",
@@ -114,7 +124,7 @@ GPU_ORDER = (
     """# Ranks, cores and GPUs are numbered in the same order, so rank i of a node computes next to its GPU i."""
 )
 IN_PLACE = {"@ranks_python@": "${python[@]}", "@copy@": "", "@remove@": ""}
-SETUP = """# Adapt these names to your site, or write them into a site profile, ~/.config/hpc_es/site.yaml.
+SETUP = """# Adapt these names to your site, or write them into a site profile: hpc-es site init.
 # module load python mpi
 # source ~/hpc_es/bin/activate"""
 MPI = """# The interface that both the MPI library and this SLURM support, such as pmi2.
@@ -136,7 +146,7 @@ class BatchScript:
     `python` are the words that start the interpreter, `passed_on` further lines of #SBATCH.
     """
 
-    kind: Kind
+    kind: Kind | Literal["site_check"]
     arguments: Sequence[str] = ()
     asked: Mapping[str, str] = field(default_factory=dict)
     python: Sequence[str] = ("python",)
@@ -149,9 +159,9 @@ class BatchScript:
         """Return the complete text of the batch script."""
         asked = {**DEFAULTS, **self.asked}
         lead = lead_seconds(asked["time"])
-        in_container = IN_CONTAINER if self.site.container else {}
+        alone = {**ALONE, **(IN_CONTAINER if self.site.container else {})}
         parts = {
-            **(CHAINED if self.is_chained else {**ALONE, **in_container}),
+            **(ONCE if self.kind == SITE_CHECK else CHAINED if self.is_chained else alone),
             **(COPIED if self.is_copied else IN_PLACE),
             "@what@": WHAT[self.kind],
             "@asked@": "\n".join(f"#SBATCH {line}" for line in self._options(asked)),

@@ -1,11 +1,17 @@
-"""Site profiles: what batch scripts need to know about a cluster, in ~/.config/hpc_es/site.yaml or another file."""
+"""Site profiles: what batch scripts need to know about a cluster, in ~/.config/hpc_es/site.yaml or another file.
+
+`detect` finds values for a new profile, and `profile_text` is its content.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import getpass
 import os
 import re
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -14,7 +20,8 @@ from annotated_types import MinLen
 from hpc_es.config import validation
 from hpc_es.config.options import Count, option, options
 from hpc_es.config.yaml_text import ConfigProblem, read_yaml
-from hpc_es.core.errors import ConfigError, found_text
+from hpc_es.core.data import Json
+from hpc_es.core.errors import ConfigError, as_yaml, found_text
 
 Word = Annotated[str, MinLen(1)]
 Words = Annotated[tuple[Word, ...], MinLen(1)]
@@ -109,3 +116,99 @@ def load_site(path: Path | None) -> Site:
 def gpu_count(gpus: int | str) -> int:
     """Return the number of GPUs in a value such as 4 or a100:4."""
     return int(str(gpus).rpartition(":")[2])
+
+
+# A new profile.
+
+
+@dataclasses.dataclass(frozen=True)
+class Detected:
+    """Values for a new profile, and the source of each, or the reason why there is none."""
+
+    values: Mapping[str, Json]
+    sources: Mapping[str, str]
+
+
+def detect(environ: Mapping[str, str]) -> Detected:
+    """Return the values that sinfo, sacctmgr, the MPI library and the environment of the submitting shell provide."""
+    values: dict[str, Json] = {}
+    sources: dict[str, str] = {}
+
+    def add(key: str, value: Json, source: str) -> None:
+        sources[key] = source
+        if value:
+            values[key] = value
+
+    nodes = partitions(_output("sinfo", "--noheader", "--format=%P|%c|%G|%D"))
+    default = next((name for name in nodes if name.endswith("*")), "")
+    largest = max(nodes, key=lambda name: (nodes[name].gpus != "", name == default), default="")
+    names = ", ".join(name.rstrip("*") for name in nodes)
+    add(
+        "partition", None, f"sinfo lists {names}; the default is {default.rstrip('*') or 'none'}" if nodes else NO_SINFO
+    )
+    if nodes:
+        add("cores_per_node", nodes[largest].cores, f"sinfo, partition {largest.rstrip('*')}")
+        gpus = nodes[largest].gpus
+        add("gpus_per_node", int(gpus) if gpus.isdecimal() else gpus, f"sinfo, partition {largest.rstrip('*')}")
+    account = _output(
+        "sacctmgr", "--noheader", "--parsable2", "show", "user", getpass.getuser(), "format=DefaultAccount"
+    )
+    add("account", None, f"sacctmgr: your default is {account.strip()}" if account.strip() else "sacctmgr lists none")
+    modules = [name for name in environ.get("LOADEDMODULES", "").split(":") if name]
+    add("modules", modules, "loaded in this shell" if modules else "none are loaded in this shell")
+    scratch = next((f"${name}" for name in ("SCRATCH", "WORK") if Path(environ.get(name) or "-").is_dir()), None)
+    add("scratch", scratch, "variable of this shell" if scratch else "neither $SCRATCH nor $WORK is a directory")
+    command = [sys.executable, "-m", "hpc_es.mpi.plugin"]  # not in this process: it imports MPI without starting it
+    done = subprocess.run(command, check=False, capture_output=True, text=True)  # noqa: S603
+    if done.returncode == 0:
+        add("mpi_plugin", None, f"found now: {done.stdout.strip()}")
+    else:
+        add("launcher", ["mpiexec"] if nodes else None, done.stderr.strip().removeprefix("hpc-es: "))
+    return Detected(values, sources)
+
+
+NO_SINFO = "sinfo gave no answer: run hpc-es site init on a login node"
+
+
+@dataclasses.dataclass(frozen=True)
+class Nodes:
+    """The nodes of a partition: cores, and GPUs such as a100:4, or "" without GPUs."""
+
+    cores: int
+    gpus: str
+
+
+def partitions(text: str) -> dict[str, Nodes]:
+    """Return the nodes of each partition from the output of sinfo; the most frequent kind of nodes counts.
+
+    A line is PARTITION|CPUS|GRES|NODES, such as "gpu*|64|gpu:a100:4(S:0-1)|12".
+    """
+    kinds: dict[str, tuple[int, Nodes]] = {}
+    for line in text.splitlines():
+        name, cores, gres, count = [*line.split("|"), "", "", ""][:4]
+        gpus = re.search(r"\bgpu:((?:[\w.-]+:)?\d+)", gres)
+        number, size = (int(re.sub(r"\D", "", field) or 0) for field in (count, cores))
+        if name and size and number > kinds.get(name, (0, None))[0]:
+            kinds[name] = number, Nodes(size, gpus[1] if gpus else "")
+    return {name: nodes for name, (_, nodes) in kinds.items()}
+
+
+def _output(*command: str) -> str:
+    """Return the output of a command, "" if it fails or does not exist."""
+    try:
+        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=20)  # noqa: S603
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout if done.returncode == 0 else ""
+
+
+def profile_text(detected: Detected) -> str:
+    """Return a profile with all keys and their meaning; those without a value are comments."""
+    lines = ["# Site profile of hpc_es, written by hpc-es site init. Keys in comments have their default value.", ""]
+    for field in dataclasses.fields(Site):
+        default = list(field.default) if isinstance(field.default, tuple) else field.default
+        value, source = detected.values.get(field.name), detected.sources.get(field.name)
+        lines.append(f"# {field.metadata['help']}{f' ({source})' if source else ''}")
+        text = as_yaml(default if value is None else value)
+        lines += [f"{'# ' if value is None else ''}{field.name}: {text}", ""]
+    return "\n".join(lines)

@@ -129,6 +129,16 @@ def test_script_of_a_gpu_job_gives_each_rank_its_gpu(gpus: Cluster) -> None:
     assert lines == ["rank 0 n1:0", "rank 1 n1:1", "rank 2 n2:0", "rank 3 n2:1"], batch.text()
 
 
+def test_check_of_the_site_lists_the_gpu_of_each_rank(gpus: Cluster) -> None:
+    directory = gpus.shared / "site_check"
+    directory.mkdir()
+    here = ("env", f"--chdir={directory}", PYTHON, "-m", "hpc_es", "site")
+    text = gpus.call(*here, "check", "--gpus-per-node=2", "--output", str(directory / "check"))
+    (line,) = [line for line in text.splitlines() if line.startswith("GPUs")]
+    assert "0=n1:0 1=n1:1 2=n2:0 3=n2:1" in line and line.endswith(" ok")
+    assert "\ngpus_per_node: 4\n" in gpus.call(*here, "init", "--dry-run")
+
+
 TRAINING = script("""
     import sys
     from hpc_es.devices import jax_setup

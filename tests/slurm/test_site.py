@@ -1,4 +1,6 @@
-"""Site profiles on a real SLURM: no exported variables, a wrapper that plays a container, mpiexec, passed options."""
+"""Site profiles on a real SLURM: no exported variables, a wrapper that plays a container, mpiexec, passed options, the
+measurements of a site.
+"""
 
 from __future__ import annotations
 
@@ -93,3 +95,52 @@ def test_options_after_the_dashes_and_edited_scripts_are_submitted(cluster: Clus
     assert "edited" in again.text() and again.fields()["Partition"] == "cut"
     assert "seed: 2" in (shared / "other" / "config.yaml").read_text()
     assert "1=" in again.text() and "2=" not in again.text().partition("rank=host:pid")[2].splitlines()[0]
+
+
+def test_check_of_the_site_measures_both_nodes(cluster: Cluster, shared: Path, record_times: list[str]) -> None:
+    wrapper, empty = shared / "container", shared / "empty"
+    empty.mkdir()
+    wrapper.write_text(WRAPPER.format(empty=empty))
+    wrapper.chmod(0o755)
+    setup = [f"export PYTHONPATH={shlex.quote(str(ROOT))}"]
+    site = profile(shared, export="none", setup=setup, container=[str(wrapper)], python=[PYTHON])
+    command = ("site", "check", "--site", str(site), "--ntasks-per-node=2", "--output", str(shared / "check"))
+    text = cluster.call("env", f"--chdir={shared}", PYTHON, "-m", "hpc_es", *command)
+    rows = [line.split("  ")[0] for line in text.partition("\n\n")[0].splitlines()]
+    assert rows == [
+        *("ranks", "MPI library", "latency within a node", "bandwidth within a node", "latency between nodes"),
+        *("bandwidth between nodes", "threads", "GPUs", "run directory", "writing a checkpoint", "imports"),
+        *("shared memory", "clocks"),
+    ]
+    measured = json.loads((shared / "check" / "site_check.json").read_text())
+    ranks = measured["ranks"]
+    hosts = ["n1", "n1", "n2", "n2"] if cluster.apart else [ranks[0]["host"]] * 4
+    assert [rank["host"] for rank in ranks] == hosts and all(rank["sees"] for rank in ranks)
+    assert max(map(abs, measured["clock_offsets"].values())) < 1
+    assert (
+        f"in the container: {PYTHON} -m hpc_es.cluster.site_check 4"
+        in (shared / "check" / "site_check.log").read_text()
+    )
+    record_times.extend(f"site check: {line}" for line in text.splitlines())
+
+
+def test_check_reports_a_run_directory_that_nodes_do_not_share(cluster: Cluster, shared: Path, apart: None) -> None:
+    """/tmp differs between the nodes, and the batch script runs on the first one."""
+    command = ("site", "check", "--ntasks-per-node=1", "--output", str(shared / "check"))
+    script = cluster.call("env", f"--chdir={shared}", PYTHON, "-m", "hpc_es", *command, "--dry-run")
+    (shared / "local.sbatch").write_text(script)
+    arguments = ("--wait", f"--output={shared}/log", str(shared / "local.sbatch"), "2", "/tmp/check")
+    cluster.call("sbatch", *arguments)
+    cluster.on("n1", "cp", "/tmp/check/site_check.txt", str(shared))
+    (line,) = [
+        line for line in (shared / "site_check.txt").read_text().splitlines() if line.startswith("run directory  ")
+    ]
+    assert "not seen by all ranks within 10 s: n2 " in line and line.endswith(" not shared")
+
+
+def test_init_detects_the_nodes_and_the_plugin(cluster: Cluster, shared: Path) -> None:
+    site = shared / "site.yaml"
+    cluster.call("env", "LOADEDMODULES=a/1:b", PYTHON, "-m", "hpc_es", "site", "init", "--site", str(site))
+    text = site.read_text()
+    assert "cores_per_node: 4\n" in text and 'modules: ["a/1", "b"]\n' in text
+    assert "sinfo lists low, cut, high; the default is low" in text and "found now: pmi2" in text
