@@ -53,8 +53,8 @@ def check(config: Config, ranks: int | None = None, output: Path | None = None, 
             differing += mismatches(config.policy, source, problem.carried())
             if state is not None and config.policy.init_optimizer:
                 apply_optimizer(state, source)
-    has_user_code = is_user_kind(config.policy.kind) or config.policy.kind == "network"
-    if policy is not None and has_user_code and not offers(config).compiled:
+    is_custom = policy is not None and (is_user_kind(config.policy.kind) or config.policy.kind == "network")
+    if policy is not None and is_custom and not offers(config).compiled:
         with problems.collect():
             _check_act(config, task, policy)
     if call and config.task.kind == "function":
