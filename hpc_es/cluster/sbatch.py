@@ -184,7 +184,6 @@ class BatchScript:
         export = self.site.export
         if export is not None:
             yield f"--export={export.upper() if isinstance(export, str) else ','.join(export)}"
-        yield from self.site.options
         yield from self.passed_on
 
     def _setup(self) -> str:

@@ -9,6 +9,7 @@ import dataclasses
 import getpass
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -73,13 +74,17 @@ class Site:
             text = f"expected an absolute path with variables that are set, such as /scratch/$USER, found {directory!r}"
             yield "scratch", text
         for text in self.options:
-            if not text.startswith("-"):
+            if not text.startswith("-") or text.count("'") % 2 or text.count('"') % 2:
                 yield "options", f"expected options such as --constraint=genoa, found {found_text(text)}"
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             for text in value if isinstance(value, tuple) else (value,):
                 if isinstance(text, str) and not text.isprintable():
                     yield field.name, f"expected text on one line, found {found_text(text)}"
+
+    def option_words(self) -> list[str]:
+        """Return the words of `options`, such as --mail-user and me@x.org."""
+        return [word for text in self.options for word in shlex.split(text)]
 
     def scratch_directory(self) -> Path:
         """Return `scratch` with variables of the environment and ~ replaced; the current directory if it is null."""

@@ -226,7 +226,7 @@ def _batch_script(arguments: argparse.Namespace) -> BatchScript:
     if site.container and (arguments.chain > 1 or arguments.node_copy):
         option = "--chain" if arguments.chain > 1 else "--node-copy"
         raise UserError(f"{option}: not supported with a container, which the site profile sets")
-    passed_on = [*option_lines(site.options), *option_lines(arguments.passed_on)]
+    passed_on = [*option_lines(site.option_words()), *option_lines(arguments.passed_on)]
     job = _tuning_job(arguments, site, passed_on) if is_tuning else _experiment_job(arguments, site, passed_on)
     asked = dict(job.asked)
     asked.setdefault("job_name", re.sub(r"[^\w.-]+", "_", job.name))

@@ -66,7 +66,7 @@ def _check(arguments: argparse.Namespace) -> int:
     from hpc_es.storage.files import write_text
 
     site = load_site(arguments.site)
-    passed_on = [*option_lines(site.options), *option_lines(arguments.passed_on)]
+    passed_on = [*option_lines(site.option_words()), *option_lines(arguments.passed_on)]
     asked = {"nodes": NODES, "time": TIME, "job_name": FILE, **resources(arguments, site, passed_on)}
     directory: Path = (arguments.output or site.scratch_directory() / "runs" / FILE).absolute()
     asked["directory"] = str(Path.cwd())

@@ -39,7 +39,8 @@ def shellcheck(script: str, directory: Path) -> None:
 
 def test_profile_of_the_user_applies_to_configs_and_tunings(toy: Path, profile: Path, capsys: Any) -> None:
     profile.write_text(
-        "partition: long\naccount: me\nqos: high\noptions: [--constraint=genoa]\nexport: [HOME, LANG]\n"
+        "partition: long\naccount: me\nqos: high\noptions: [--constraint=genoa, --mail-user me@x.org]\n"
+        "export: [HOME, LANG]\n"
         "modules: [python/3.11, openmpi]\nsetup: [source ~/hpc_es/bin/activate]\npython: [python3, -X, dev]\n"
     )
     expected = {"--partition": "long", "--account": "me", "--qos": "high", "--constraint": "genoa"}
@@ -47,6 +48,7 @@ def test_profile_of_the_user_applies_to_configs_and_tunings(toy: Path, profile: 
         script = written(capsys, config)
         assert asked(script).items() >= {**expected, "--export": "HOME,LANG"}.items()
         lines = script.splitlines()
+        assert lines.count("#SBATCH --constraint=genoa") == lines.count("#SBATCH --mail-user me@x.org") == 1
         assert lines.index("module load python/3.11 openmpi") < lines.index("source ~/hpc_es/bin/activate")
         assert lines.index("source ~/hpc_es/bin/activate") < lines.index("python=(python3 -X dev)")
         shellcheck(script, toy.parent)
@@ -69,6 +71,7 @@ MISTAKES = {
     "gpus_per_node: a100": "gpus_per_node: expected a number, or type and number such as a100:4, found 'a100'",
     "cores_per_node: 0": "cores_per_node: expected a whole number of at least 1, or null, found 0",
     "options: [constraint=x]": "options: expected options such as --constraint=genoa, found 'constraint=x'",
+    "options: ['--comment=\"a']": "options: expected options such as",
     "options: [--time=4]": "--time=4: the script depends on it",
     "scratch: scratch/me": "scratch: expected an absolute path",
     "scratch: /$NOT_SET_/x": "scratch: expected an absolute path with variables that are set",
