@@ -43,6 +43,7 @@ COMMANDS: Mapping[str, str] = {  # command: its module
     "export": "hpc_es.commands.policies",
     "plan": "hpc_es.commands.cluster",
     "sbatch": "hpc_es.commands.cluster",
+    "submit": "hpc_es.commands.site",
     "requeue": "hpc_es.commands.cluster",
     "site": "hpc_es.commands.site",
     "tune": "hpc_es.commands.experiments",

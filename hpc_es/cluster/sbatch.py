@@ -33,38 +33,40 @@ PROGRAM = {
     SITE_CHECK: "hpc_es.cluster.site_check",
 }
 
-TEMPLATE = r"""#!/bin/bash
-# @what@
-@stopped@
-@asked@
+HEAD = """@asked@
 # A requeued job appends to the same log file.
 #SBATCH --output=@log@
 #SBATCH --open-mode=append
 @requeue@
 # Send USR1 to this shell this many seconds before the time limit, or up to a minute earlier.
-#SBATCH --signal=B:USR1@lead@
+#SBATCH --signal=B:USR1@lead@"""
+ENVIRONMENT = """# Without this, srun exports nothing to the ranks at sites that submit with --export=NONE.
+export SLURM_EXPORT_ENV=ALL"""
+TEMPLATE = r"""#!/bin/bash
+# @what@
+@stopped@
+@head@
 
 @setup@
-# Without this, srun exports nothing to the ranks at sites that submit with --export=NONE.
-export SLURM_EXPORT_ENV=ALL
+@environment@
 python=(@python@)
 
 [ $# -gt 0 ] || set -- @arguments@
 config=$1
-run=${2:-runs/$SLURM_JOB_NAME} # must be the same after a requeue, so do not use the job id
+run=${2:-runs/$@name@} # must be the same after a requeue, so do not use the job id
 
-cores=${@cores@:-1}
+cores=@cores@
 # Number of threads for the matrix products of a rank. Results depend on it, so a resumed run must use the same number.
 export OMP_NUM_THREADS="$cores" OPENBLAS_NUM_THREADS="$cores" MKL_NUM_THREADS="$cores"
 @mpi@
 
 # USR1 is passed on to the ranks, which save after the generation. A second USR1 aborts a generation that would exceed
-# the time limit. On preemption SLURM signals the ranks itself, and this shell waits until they have saved.
+# the time limit. On preemption the scheduler signals the ranks, and this shell waits until they have saved.
 trap 'kill -USR1 "$step"; (sleep @patience@ && kill -USR1 "$step" 2>/dev/null) &' USR1
 trap : TERM
 @copy@
 @launch@ \
-    "@ranks_python@" -m @program@ "$config" --output "$run" "${@:3}" &
+    "@ranks_python@" -m @program@ "$config" --output "$run" "${@:3}"@shard@ &
 step=$!
 while kill -0 "$step" 2>/dev/null; do
     wait "$step" # returns early on a signal
@@ -157,27 +159,42 @@ class BatchScript:
 
     def text(self) -> str:
         """Return the complete text of the batch script."""
-        asked = {**DEFAULTS, **self.asked}
-        lead = lead_seconds(asked["time"])
+        text = TEMPLATE
+        for parts in (self.parts(), self.values()):
+            text = "".join(parts.get(piece, piece) for piece in re.split("(@[a-z_]+@)", text))
+        return text
+
+    def parts(self) -> dict[str, str]:
+        """Return the parts of the template that depend on the scheduler and the kind of job."""
         alone = {**ALONE, **(IN_CONTAINER if self.site.container else {})}
-        parts = {
+        return {
             **(ONCE if self.kind == SITE_CHECK else CHAINED if self.is_chained else alone),
             **(COPIED if self.is_copied else IN_PLACE),
+            "@head@": HEAD,
+            "@environment@": ENVIRONMENT,
+            "@setup@": self._setup(),
+            "@mpi@": self._mpi(),
+            "@launch@": self._launch("gpus_per_node" in self.asked),
+            "@shard@": "",
+        }
+
+    def values(self) -> dict[str, str]:
+        """Return the values in all parts."""
+        asked = {**DEFAULTS, **self.asked}
+        lead = lead_seconds(asked["time"])
+        return {
             "@what@": WHAT[self.kind],
             "@asked@": "\n".join(f"#SBATCH {line}" for line in self._options(asked)),
+            "@requeue@": self.parts()["@requeue@"],
             "@log@": "%x-%A_%a.log" if "array" in asked else "%x-%j.log",
             "@lead@": f"@{lead}",
-            "@setup@": self._setup(),
+            "@name@": TABLE["job_name"].variable,
+            "@cores@": f"${{{TABLE['cores_per_rank'].variable}:-1}}",
             "@python@": shlex.join(self.python),
             "@arguments@": shlex.join(self.arguments),
-            "@cores@": TABLE["cores_per_rank"].variable,
-            "@mpi@": self._mpi(),
-            "@launch@": self._launch("gpus_per_node" in asked),
             "@patience@": str(lead * 2 // 3),
             "@program@": PROGRAM[self.kind],
         }
-        pieces = re.split("(@[a-z_]+@)", TEMPLATE)
-        return "".join(parts.get(piece, piece) for piece in pieces)
 
     def _options(self, asked: Mapping[str, str]) -> Iterator[str]:
         yield from (f"{c.option}={shlex.quote(asked[name])}" for name, c in TABLE.items() if name in asked)

@@ -35,10 +35,11 @@ GPUS = r"([A-Za-z][\w.-]*:)?[1-9]\d*"  # a number, or type:number
 class Site:
     """The keys of a site profile; each has a default, so that an empty profile describes a plain SLURM cluster."""
 
-    partition: Word | None = option("partition to run in", default=None)
+    scheduler: Literal["slurm", "pbs"] = option("scheduler of hpc-es submit", default="slurm")
+    partition: Word | None = option("partition to run in; in PBS the queue", default=None)
     account: Word | None = option("account to charge", default=None)
     qos: Word | None = option("quality of service", default=None)
-    options: tuple[Word, ...] = option("further options of sbatch, such as --constraint=genoa", default=())
+    options: tuple[Word, ...] = option("further options of sbatch or qsub, such as --constraint=genoa", default=())
     export: Literal["all", "none"] | tuple[Word, ...] | None = option(
         "environment variables that a job inherits: all, none, or a list of names; null: the default of the site",
         default=None,

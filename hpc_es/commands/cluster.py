@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hpc_es.cluster.sbatch import option_lines
 from hpc_es.cluster.site import GPUS, Site, gpu_count
 from hpc_es.core import slurm
 from hpc_es.core.arguments import positive, whole_number
@@ -196,8 +197,8 @@ def run_sbatch(arguments: argparse.Namespace) -> int:
     `hpc-es sbatch CONFIG -- --constraint=genoa --mail-type=END`. A site profile has the rest that a site needs.
     """
     with contextlib.redirect_stdout(sys.stderr):
-        batch = _batch_script(arguments)
-        command = [str(_script_path(arguments, batch))]
+        batch = batch_script(arguments)
+        command = [str(script_path(arguments, batch))]
         if arguments.script is not None:
             command = _edited_script(arguments, batch)
     if arguments.dry_run:
@@ -206,7 +207,7 @@ def run_sbatch(arguments: argparse.Namespace) -> int:
     if shutil.which("sbatch") is None:
         raise UserError("expected sbatch on the PATH, found none: run this on the cluster, or see --dry-run")
     if arguments.script is None:
-        _write_script(Path(command[0]), batch)
+        write_script(Path(command[0]), batch)
     previous = ""
     for _ in range(arguments.chain):
         previous = _submit(command, previous)
@@ -215,9 +216,14 @@ def run_sbatch(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _batch_script(arguments: argparse.Namespace) -> BatchScript:
-    """Return the script of a valid config; raise ConfigError with all mistakes."""
-    from hpc_es.cluster.sbatch import BatchScript, option_lines
+def batch_script(
+    arguments: argparse.Namespace, lines_of: Callable[[Sequence[str]], list[str]] = option_lines
+) -> BatchScript:
+    """Return the script of a valid config; raise ConfigError with all mistakes.
+
+    `lines_of` returns the lines of the script for options of the scheduler.
+    """
+    from hpc_es.cluster.sbatch import BatchScript
     from hpc_es.cluster.site import load_site
     from hpc_es.config.loading import is_tuning_file
 
@@ -226,7 +232,7 @@ def _batch_script(arguments: argparse.Namespace) -> BatchScript:
     if site.container and (arguments.chain > 1 or arguments.node_copy):
         option = "--chain" if arguments.chain > 1 else "--node-copy"
         raise UserError(f"{option}: not supported with a container, which the site profile sets")
-    passed_on = [*option_lines(site.option_words()), *option_lines(arguments.passed_on)]
+    passed_on = [*lines_of(site.option_words()), *lines_of(arguments.passed_on)]
     job = _tuning_job(arguments, site, passed_on) if is_tuning else _experiment_job(arguments, site, passed_on)
     asked = dict(job.asked)
     asked.setdefault("job_name", re.sub(r"[^\w.-]+", "_", job.name))
@@ -317,7 +323,7 @@ def _tuning_job(arguments: argparse.Namespace, site: Site, passed_on: Sequence[s
     return BatchJob(path.stem, [str(path.absolute()), str(run), *fixed], (plan.trials, "trials"), asked)
 
 
-def _script_path(arguments: argparse.Namespace, batch: BatchScript) -> Path:
+def script_path(arguments: argparse.Namespace, batch: BatchScript) -> Path:
     """Return the path of the script: next to the config; for a config string in the current directory."""
     from hpc_es.config.config_strings import is_config_string
 
@@ -344,7 +350,7 @@ def _array_tasks(wanted: int, available: int, unit: str) -> int:
     return wanted or available
 
 
-def _write_script(script: Path, batch: BatchScript) -> None:
+def write_script(script: Path, batch: BatchScript) -> None:
     """Write the script; raise UserError if there is one that was edited by hand."""
     from hpc_es.cluster.sbatch import untouched
     from hpc_es.storage.files import write_text
@@ -419,7 +425,7 @@ def run_requeue(arguments: argparse.Namespace) -> int:
     from hpc_es.cluster.requeue import decide_in, end_chain
     from hpc_es.storage.results import Shard
 
-    job = slurm.job_id(os.environ)
+    job = "" if arguments.decide else slurm.job_id(os.environ)
     shard = Shard.parse(arguments.shard) if arguments.shard else Shard.of_array(os.environ)
     state = "RUNNING" if arguments.decide else slurm.job_state(job)
     if state != "RUNNING":  # requeueing would bring back a job that scancel has ended

@@ -1,4 +1,4 @@
-"""The command for a cluster's site profile: init writes one, check measures."""
+"""Commands for the site profile of a cluster (init writes one, check measures), and to submit to other schedulers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,16 @@ import subprocess
 import sys
 from pathlib import Path
 
-from hpc_es.commands.cluster import add_slurm_arguments, resources, total_ranks
+from hpc_es.commands.cluster import (
+    add_sbatch_arguments,
+    add_slurm_arguments,
+    batch_script,
+    resources,
+    run_sbatch,
+    script_path,
+    total_ranks,
+    write_script,
+)
 from hpc_es.core.errors import UserError
 
 NODES, TIME = "2", "2"  # of the job of site check; minutes
@@ -90,4 +99,44 @@ def _check(arguments: argparse.Namespace) -> int:
         raise UserError(f"the job wrote no report (sbatch ended with status {done.returncode}): see {log}")
     sys.stdout.write(report.read_text(encoding="utf-8"))
     sys.stderr.write(f"{report} and {report.with_suffix('.json')} written\n")
+    return 0
+
+
+def add_submit_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of sbatch and the scheduler."""
+    add_sbatch_arguments(parser)
+    parser.usage = "hpc-es submit CONFIG [key=value ...] [options] [-- options of the scheduler]"
+    text = "scheduler (default: that of the site profile, which is slurm unless it is set)"
+    parser.add_argument("--scheduler", choices=("slurm", "pbs"), help=text)
+
+
+def run_submit(arguments: argparse.Namespace) -> int:
+    """Write the batch script of a config and submit it to SLURM or PBS.
+
+    For SLURM this is `hpc-es sbatch`. For PBS (PBS Professional, OpenPBS) the script has the same parts and options; it
+    submits itself again at its time limit, because users of PBS cannot requeue a running job. Scripts for PBS have not
+    run on a PBS cluster: they were checked by shellcheck, and run with a qsub that only records its arguments.
+    """
+    from hpc_es.cluster.pbs import pbs_script, qsub_lines
+    from hpc_es.cluster.site import load_site
+
+    if (arguments.scheduler or load_site(arguments.site).scheduler) == "slurm":
+        return run_sbatch(arguments)
+    if arguments.script is not None:
+        raise UserError("--script: not supported with PBS: submit the script with qsub")
+    with contextlib.redirect_stdout(sys.stderr):
+        batch = batch_script(arguments, qsub_lines)
+        path = script_path(arguments, batch).with_suffix(".pbs").absolute()
+        script = pbs_script(batch, str(path))
+    if arguments.dry_run:
+        sys.stdout.write(script.text())
+        return 0
+    if shutil.which("qsub") is None:
+        raise UserError("expected qsub on the PATH, found none: run this on the cluster, or see --dry-run")
+    write_script(path, script)
+    command = ["qsub", *(["-J", script.array()] if script.array() else []), str(path)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)  # noqa: S603
+    if done.returncode:
+        raise UserError(f"{shlex.join(command)} failed: {done.stderr.strip()}")
+    sys.stdout.write(done.stdout)
     return 0

@@ -50,6 +50,8 @@ TABLE = {
     "job_gpus": Concept(variable="SLURM_JOB_GPUS", meaning="GPUs of the job on this node, numbered as on the node"),
 }
 
+PBS_JOB = "PBS_JOBID"
+PBS_RESTARTS = "HPC_ES_RESTARTS"  # set by scripts for PBS that submit themselves again
 RETRY_SECONDS = (0.0, 5.0, 15.0)  # pauses before each call; a controller may be busy for a while
 CALL_TIMEOUT = 60.0  # seconds
 TIME_FORMS = "minutes, minutes:seconds, hours:minutes:seconds, days-hours, days-hours:minutes[:seconds]"
@@ -74,9 +76,13 @@ def job_id(environ: Mapping[str, str]) -> str:
 
 
 def this_run(environ: Mapping[str, str]) -> dict[str, str | int]:
-    """Return job id and number of requeues for a status file; empty outside a job. A requeued job keeps its id."""
-    job = variable_value(environ, "job")
-    return {"job": job, "restarts": int(variable_value(environ, "restarts") or 0)} if job else {}
+    """Return job id and number of requeues for a status file; empty outside a job.
+
+    A requeued job of SLURM keeps its id. A job of PBS that was submitted again has a new one.
+    """
+    job = variable_value(environ, "job") or environ.get(PBS_JOB)
+    restarts = variable_value(environ, "restarts") or environ.get(PBS_RESTARTS)
+    return {"job": job, "restarts": int(restarts or 0)} if job else {}
 
 
 def job_state(job: str) -> str:
