@@ -19,7 +19,10 @@ from hpc_es.config.resolved import dump_json
 
 COMPILED = {"jax", "jaxlib", "gymnax", "brax", "mujoco_playground", "jumanji", "craftax"}
 # imported once JAX is set up
-JAX_NETWORKS = {f"policies/networks/jax_{name}.py" for name in ("convolutional", "convolutions", "networks")}
+JAX_NETWORKS = {
+    "algorithms/actor_critic/jax_gradient.py",
+    *(f"policies/networks/jax_{name}.py" for name in ("convolutional", "convolutions", "networks")),
+}
 ROOT = Path(hpc_es.__file__).parent
 FILES = {file.relative_to(ROOT).as_posix(): file for file in sorted(ROOT.rglob("*.py"))}
 EXAMPLE = {

@@ -92,6 +92,13 @@ def module(package: Package, kind: str) -> Any:
     return built_in
 
 
+def policy_builder(policy: str, algorithm: str) -> Any:
+    """Return the function that builds a policy of this kind from its options and spaces for an algorithm."""
+    kind = module("policies", policy)
+    with_value = getattr(kind, "build_with_value", None) if module("algorithms", algorithm).NEEDS.value else None
+    return kind.build if with_value is None else with_value
+
+
 def find(package: Package, kind: object) -> ModuleType | None:
     """Import and return the module of a built-in kind; None if it is not one."""
     name = MODULES[package].get(kind) if isinstance(kind, str) else None

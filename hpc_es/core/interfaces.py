@@ -62,12 +62,13 @@ class Needs:
     searches: Searched  # kind of problem
     policy: str = "mlp"  # default kind of policy, for tasks in which a policy acts
     noise: bool = False  # whether it perturbs parameters with a `Noise`
-    tensorflow: bool = False  # whether the algorithm itself uses TensorFlow
+    tensorflow: bool = False  # whether the algorithm itself uses TensorFlow, unless the policy is computed by JAX
     gradients: bool = False  # whether chunks return gradients; results then depend on the chunks
     columns: tuple[Column, ...] = ()  # further columns of the rows, filled by its `evaluate`
     presets: Mapping[str, Json] = field(default_factory=dict)  # defaults of other sections of the config, by dotted key
     growing: bool = False  # whether arrays of its state may change their shapes, such as an archive
     stochastic: bool = False  # whether its policies return probabilities, from which actions are sampled
+    value: bool = False  # whether it learns a value function, for which custom networks have a further output
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,9 +31,9 @@ from hpc_es.core.failures import failure_from_error
 from hpc_es.core.policy import Actor, Pure
 from hpc_es.core.population import Population
 from hpc_es.devices.jax_setup import configured_jax, require_device
-from hpc_es.policies.networks.compiled_actor import CompiledActor, CompiledCall
+from hpc_es.policies.networks.compiled_actor import CompiledActor, CompiledCall, SharedActor
 from hpc_es.policies.networks.feed_forward import PolicyOptions
-from hpc_es.policies.networks.heads import ActionHead, Head
+from hpc_es.policies.networks.heads import ActionHead, FirstOutputs, Head
 from hpc_es.policies.networks.network import KEY, Backend, Network
 
 FILE_SUFFIX = ".keras"
@@ -78,7 +78,10 @@ class CompiledOptions(Protocol):
 
 
 class NetworkPolicy:
-    """Normalisation of the observations, a network, an action head."""
+    """Normalisation of the observations, a network, an action head.
+
+    The head gets the first `head.outputs` outputs; a network may have one more, the value of the observation.
+    """
 
     rows_are_independent = True
 
@@ -92,23 +95,38 @@ class NetworkPolicy:
         with _restored_generators():
             return self.network.initial(rng)
 
-    @cached_property
-    def _call(self) -> CompiledCall:
+    def _compiled(self, size: int | None) -> CompiledCall:
+        """Return the compiled network, for `size` candidates or for rows with the same parameters."""
         if self.network.backend == "tensorflow":
             from hpc_es.policies.networks.tensorflow_actors import TensorFlowCall
 
-            return TensorFlowCall(self.network, self.candidates_per_call)
+            return TensorFlowCall(self.network, size)
         require_device(None, configured_jax().devices()[0].platform)
         from hpc_es.policies.networks.jax_networks import JaxCall
 
-        return JaxCall(self.network, self.candidates_per_call)
+        return JaxCall(self.network, size)
+
+    @cached_property
+    def _call(self) -> CompiledCall:
+        return self._compiled(self.candidates_per_call)
+
+    @cached_property
+    def _shared_call(self) -> CompiledCall:
+        return self._compiled(None)
 
     def bind(self, parameters: Population, normaliser: Normaliser | None) -> Actor:
         return self.bind_with(self.head, parameters, normaliser)
 
     def bind_with(self, head: ActionHead, parameters: Population, normaliser: Normaliser | None) -> Actor:
         """Return an actor with another head, such as one that samples actions."""
-        return CompiledActor(self._call, parameters, head, normaliser)
+        return CompiledActor(self._call, parameters, self._taking_logits(head), normaliser)
+
+    def bind_shared(self, head: ActionHead, theta: Float32, rows: int) -> Actor:
+        """Return an actor whose rows have the same parameters, which is faster; see `SharedActor`."""
+        return SharedActor(self._shared_call, theta, rows, self._taking_logits(head))
+
+    def _taking_logits(self, head: ActionHead) -> ActionHead:
+        return FirstOutputs(head, self.head.outputs)
 
     def pure(self, xp: Any) -> Pure:
         from hpc_es.policies.networks.jax_convolutions import convolving_in_turn
@@ -120,16 +138,26 @@ class NetworkPolicy:
 
         def apply(parameters: Any, memory: Any, observation: Any) -> tuple[Any, Any]:
             outputs, after = network_apply(parameters, memory, observation)
-            return after, self.head.pure(xp, outputs.astype(np.float32))
+            return after, self.head.pure(xp, outputs[: self.head.outputs].astype(np.float32))
 
         return Pure(parameters, apply, self.network.memory())
 
 
 def build(options: Options, spaces: Spaces) -> NetworkPolicy:
     """Return the policy; ConfigError if the network cannot be built or does not fit the spaces."""
+    return _built(options, spaces, has_value=False)
+
+
+def build_with_value(options: Options, spaces: Spaces) -> NetworkPolicy:
+    """Return the policy with a network that has one more output, the value; ConfigError as for `build`."""
+    return _built(options, spaces, has_value=True)
+
+
+def _built(options: Options, spaces: Spaces, has_value: bool) -> NetworkPolicy:
     head = Head.of(spaces.actions, options.action_bins, options.action_bounds)
+    outputs = head.outputs + has_value
     _prepare_backend(options)
-    function = _builder(options, spaces.observations, head.outputs)
+    function = _builder(options, spaces.observations, outputs)
     with _restored_generators():
         if options.backend == "tensorflow":
             from hpc_es.policies.networks import tensorflow_networks
@@ -141,7 +169,8 @@ def build(options: Options, spaces: Spaces) -> NetworkPolicy:
             adapt, check = jax_networks.jax_network, jax_networks.check
         network = adapt(function, options.network, spaces.observations, options.frozen)
         _require_backend(network, options)
-        check(network, options.network, spaces.observations, head.outputs, _outputs_text(spaces, head))
+        text = _outputs_text(spaces, head) + (", and the value of the observation" if has_value else "")
+        check(network, options.network, spaces.observations, outputs, text)
     return NetworkPolicy(options, spaces, network, head)
 
 

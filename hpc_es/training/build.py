@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hpc_es.config.loading import draft
-from hpc_es.config.registry import is_user_kind, kinds, module, set_config_directory
+from hpc_es.config.registry import is_user_kind, kinds, module, policy_builder, set_config_directory
 from hpc_es.config.schema import USUAL_CHUNK, Config
 from hpc_es.config.validation import without
 from hpc_es.config.yaml_text import ConfigProblem
@@ -49,6 +49,11 @@ def offers(config: Config) -> Offers:
     return capabilities
 
 
+def uses_tensorflow(config: Config) -> bool:
+    """Return whether the algorithm itself uses TensorFlow."""
+    return needs(config).tensorflow and getattr(config.policy, "backend", "") != "jax"
+
+
 def require_gradient(config: Config, name: str) -> None:
     """Raise ConfigError if the algorithm has no loss; `name` is the function that needs one."""
     if not needs(config).gradients:
@@ -61,9 +66,9 @@ def device_request(config: Config) -> DeviceRequest | None:
     """Return the device that the config requests; None if neither TensorFlow nor JAX computes."""
     backend = getattr(config.policy, "backend", "")
     library: Library
-    if offers(config).compiled or (backend == "jax" and not needs(config).tensorflow):
+    if offers(config).compiled or backend == "jax":
         library = "jax"
-    elif backend == "tensorflow" or needs(config).tensorflow:
+    elif backend == "tensorflow" or uses_tensorflow(config):
         library = "tensorflow"
     else:
         return None
@@ -168,7 +173,7 @@ def missing_for_policy(config: Config) -> Iterator[ConfigProblem]:
 def missing_for_algorithm(config: Config) -> Iterator[ConfigProblem]:
     """Yield a problem if a package that the algorithm needs is not installed."""
     algorithm = config.algorithm.kind
-    if module("algorithms", algorithm).NEEDS.tensorflow and (tensorflow := missing_text("tensorflow")):
+    if uses_tensorflow(config) and (tensorflow := missing_text("tensorflow")):
         yield "algorithm.kind", f"{algorithm} needs {tensorflow}"
 
 
@@ -412,7 +417,7 @@ def _build_once(config: Config, repetition: int) -> BuiltTask:
         policy: Policy | None = None
         if task.spaces is not None and config.policy is not None:
             with abstract_as_problem("policy.kind"):
-                policy = module("policies", config.policy.kind).build(config.policy, task.spaces)
+                policy = policy_builder(config.policy.kind, config.algorithm.kind)(config.policy, task.spaces)
             require_contract("policy.kind", config.policy.kind, policy, Policy)
         problem: Any = None
         problems = Problems()

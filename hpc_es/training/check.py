@@ -22,7 +22,7 @@ from hpc_es.core.policy import Policy
 from hpc_es.core.population import unperturbed
 from hpc_es.tasks.episodes.environments import hidden_state_difference
 from hpc_es.tasks.episodes.task import Episodes
-from hpc_es.training.build import cutting_of, needs, offers, preflight, unit_of
+from hpc_es.training.build import cutting_of, needs, offers, preflight, unit_of, uses_tensorflow
 from hpc_es.training.chunking import idle_warning
 from hpc_es.training.init_from import apply_optimizer, mismatches
 
@@ -102,7 +102,7 @@ def _check_space(config: Config, state: State, directory: Path) -> None:
 
 def _initial(config: Config, problem: AnyProblem) -> State | None:
     """Return the first state, without a noise table; None for custom algorithms and those that need TensorFlow."""
-    if needs(config).tensorflow or is_user_kind(config.algorithm.kind):
+    if uses_tensorflow(config) or is_user_kind(config.algorithm.kind):
         return None
     unit = problem.chunk_size or unit_of(config)
     algorithm: AnyAlgorithm = module("algorithms", config.algorithm.kind).build(

@@ -21,7 +21,7 @@ from hpc_es.core.interfaces import Cutting, Problem
 from hpc_es.core.keys import Keys
 from hpc_es.mpi.scheduler import evaluators
 from hpc_es.mpi.world import World
-from hpc_es.training.build import Parts, cutting_of, needs, unit_of
+from hpc_es.training.build import Parts, cutting_of, unit_of, uses_tensorflow
 
 USUAL = USUAL_CHUNK  # jobs of a chunk; batching more of them hardly speeds a policy up
 SMALLEST_USUAL = 4  # jobs of a chunk at the end of a round
@@ -300,7 +300,7 @@ class ChunkPlanner:
 def idle_warning(config: Config, problem: Problem, ranks: int) -> str | None:
     """Return a warning about ranks without work before a run on `ranks` ranks is built, or None."""
     unit = getattr(problem, "chunk_size", None) or unit_of(config)
-    if needs(config).tensorflow:  # the algorithm is not built, as that would import it
+    if uses_tensorflow(config):  # the algorithm is not built, as that would import it
         jobs = int(getattr(config.algorithm, "batch_size", 0))
     else:
         build = module("algorithms", config.algorithm.kind).build

@@ -131,6 +131,11 @@ def keras_wide(observations: Any, outputs: int) -> Any:
     return keras(observations, outputs + 1)
 
 
+def without_value(observations: Any, outputs: int, width: int = WIDTH) -> Any:
+    """For actor_critic, which needs a further output."""
+    return plain(observations, outputs - 1, width)
+
+
 def nothing_known(observations: Any, outputs: int) -> Any:
     return {}
 

@@ -15,10 +15,10 @@ next update.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import Any, Literal
 
 import numpy as np
 
@@ -32,16 +32,19 @@ from hpc_es.algorithms.actor_critic.episodes import (
     concatenated,
     potential_rewards,
 )
+from hpc_es.algorithms.actor_critic.loss import DifferentiablePolicy, Loss, Weights
 from hpc_es.algorithms.common import optimizers
 from hpc_es.algorithms.common.strategy import Strategy
 from hpc_es.bandits.setting import BanditSetting
+from hpc_es.config.options import Count, NonNegative, Positive, Probability, option, options, unused
 from hpc_es.core.data import (
     EPISODE_LENGTH,
     INFO,
     Array,
     Arrays,
+    Box,
     Chunk,
-    Float32,
+    Discrete,
     Float64,
     Json,
     Outcome,
@@ -57,17 +60,9 @@ from hpc_es.core.data import (
 from hpc_es.core.errors import UserError
 from hpc_es.core.interfaces import Needs, TrajectoryProblem
 from hpc_es.core.keys import Purpose
-from hpc_es.core.policy import Actor, Batch, OnStep, Policy, Tensor
+from hpc_es.core.policy import Actor, Batch, OnStep, Policy, ReferencePolicy
 from hpc_es.core.population import unperturbed
-
-if TYPE_CHECKING:
-    from hpc_es.algorithms.actor_critic.graph import Loss
-    from hpc_es.policies.networks.differentiable import DifferentiableNetwork
-from collections.abc import Iterator
-from typing import Literal
-
-from hpc_es.config.options import Count, NonNegative, Positive, Probability, option, options, unused
-from hpc_es.core.data import Box, Discrete
+from hpc_es.policies.network import NetworkPolicy
 
 
 @options
@@ -147,7 +142,7 @@ def incompatibilities(options: Options, problem: TrajectoryProblem) -> Iterator[
         if problem.compiled is not None:
             text += ", or task: {kind: episodes, env_id: 'hpc_es.tasks.bandits:hpc_es/Bandit-v0'}"
         yield "algorithm.update_every", text
-    yield from _policy_misfits(options, problem.policy)
+    yield from _policy_misfits(options, problem)
     if options.unroll is not None and problem.time_limit is not None and options.unroll > problem.time_limit:
         text = (
             f"is {options.unroll}, but an episode has at most {problem.time_limit} steps (try null, the whole episode)"
@@ -155,17 +150,24 @@ def incompatibilities(options: Options, problem: TrajectoryProblem) -> Iterator[
         yield "algorithm.unroll", text
 
 
-def _policy_misfits(options: Options, policy: Policy) -> Iterator[tuple[str, str]]:
-    from hpc_es.policies.networks.differentiable import DifferentiableNetwork
+def _policy_misfits(options: Options, problem: TrajectoryProblem) -> Iterator[tuple[str, str]]:
+    from hpc_es.algorithms.actor_critic.differentiable import differentiable
 
-    network = DifferentiableNetwork.of(policy)
-    if network is None:
-        yield (
-            "policy",
-            f"is {type(policy).__name__}, which is not differentiable here: expected the kind 'lstm' or 'mlp'",
-        )
+    policy = problem.policy
+    network = differentiable(policy)
+    if isinstance(policy, ReferencePolicy):
+        text = "is virtual_batch, which depends on the parameters in a way that actor_critic does not differentiate"
+        yield "policy.normalisation", f"{text}: expected none or layer"
+    elif isinstance(policy, NetworkPolicy) and network is None:
+        yield "policy.backend", "is tensorflow, whose networks actor_critic does not differentiate yet: expected jax"
+    elif network is None:
+        text = f"is {type(policy).__name__}, which is not differentiable here: expected the kind"
+        yield "policy", f"{text} 'lstm', 'mlp', 'cnn' or 'network'"
     elif not network.is_recurrent and options.unroll is not None:
-        yield "algorithm.unroll", f"is {options.unroll}, but the policy mlp has no memory: leave it out"
+        yield "algorithm.unroll", f"is {options.unroll}, but the policy has no memory: leave it out"
+    elif isinstance(problem.compiled, BanditSetting) and not hasattr(network, "bandits"):
+        text = "is not one of those that play bandits in a compiled graph: expected the kind 'lstm' or 'mlp', or"
+        yield "policy.kind", f"{text} task: {{kind: episodes, env_id: 'hpc_es.tasks.bandits:hpc_es/Bandit-v0'}}"
 
 
 NEEDS = Needs(
@@ -175,6 +177,7 @@ NEEDS = Needs(
     gradients=True,
     columns=(EPISODE_LENGTH,),
     stochastic=True,
+    value=True,
 )
 
 JOBS_PER_GENERATOR = 16  # creating a generator takes longer than using it
@@ -194,7 +197,7 @@ class ActorCritic(Strategy[None]):
 
     State, shared:
         theta: float32[params]; parameters of the policy
-        value: float32[features + 1]; weights of the value function, and its bias
+        value: float32[value_size]; weights of the value function, and its bias; empty if the policy's network has both
         episodes: int64[], if update_every is set; number of episodes that have ended so far
         timesteps: int64[], if entropy.timesteps is set; number of timesteps so far
     State, master:
@@ -215,13 +218,9 @@ class ActorCritic(Strategy[None]):
         return self.problem.policy
 
     def initial(self) -> State:
-        """Return the policy's initial theta, and a value function with weights of norm 1 and bias 0."""
-        from hpc_es.policies.networks.layers import normalised_columns
-
+        """Return the initial parameters of the policy and of its value function."""
         theta = self.policy.initial(self.keys.generator(Purpose.INITIAL_PARAMETERS))
-        rng = self.keys.generator(Purpose.INITIAL_PARAMETERS, index=1)
-        column = normalised_columns(rng, (self._network().features, 1), 1.0)[:, 0]
-        value = np.append(column, np.float32(0))
+        value = self._network.initial_value(self.keys.generator(Purpose.INITIAL_PARAMETERS, index=1))
         slots = optimizers.initial_slots(self.options.optimizer, len(theta) + len(value))
         return State(0, {"theta": theta, "value": value, **self._counts(0, 0)}, slots)
 
@@ -233,10 +232,11 @@ class ActorCritic(Strategy[None]):
             counts[TIMESTEPS] = np.asarray(timesteps, np.int64)
         return counts
 
-    def _network(self) -> DifferentiableNetwork:
-        from hpc_es.policies.networks.differentiable import DifferentiableNetwork
+    @cached_property
+    def _network(self) -> DifferentiablePolicy:
+        from hpc_es.algorithms.actor_critic.differentiable import differentiable
 
-        network = DifferentiableNetwork.of(self.policy)
+        network = differentiable(self.policy)
         assert network
         return network
 
@@ -260,8 +260,7 @@ class ActorCritic(Strategy[None]):
 
     def _train_bandits(self, setting: BanditSetting, state: State, chunk: Chunk, poll: Poll) -> Outcome:
         """Play and differentiate whole episodes of bandits in one compiled graph."""
-        from hpc_es.algorithms.actor_critic.graph import bandits_graph
-
+        network: Any = self._network  # with the method `bandits`, see `incompatibilities`
         poll()
         start = time.perf_counter()
         episodes = setting.episodes_of_seeds(self._seeds(state, chunk)[:, 0])
@@ -270,63 +269,65 @@ class ActorCritic(Strategy[None]):
             Purpose.POLICY_SAMPLING, state, chunk, lambda rng: rng.random((JOBS_PER_GENERATOR, trials), np.float32)
         )
         environment_seconds = time.perf_counter() - start
-        graph = bandits_graph(self._network(), self._loss(), setting.inputs)
-        gradient, sums, actions, rewards = graph(*self._parameters(state), potential_rewards(episodes), uniforms.T)
+        potential = potential_rewards(episodes)
+        gradient, sums, actions, rewards = network.bandits(
+            self._loss, self._weights(state), setting.inputs, potential, uniforms.T
+        )
         rows = np.zeros(chunk.jobs, row_dtype(self.problem.columns))
-        values = rewards.numpy().astype(np.float64)
+        values = rewards.astype(np.float64)
         rows["return_"], rows["sign_return"] = values.sum(axis=0), np.sign(values).sum(axis=0)
         rows["length"] = trials
         if setting.info:
-            rows[INFO] = setting.info_values(episodes.arms, actions.numpy().T.astype(np.int64))
+            rows[INFO] = setting.info_values(episodes.arms, actions.T.astype(np.int64))
         policy_seconds = time.perf_counter() - start - environment_seconds
         seconds = {"environment": environment_seconds, "policy": policy_seconds, "policy_calls": float(trials)}
-        arrays = _gradient_arrays(gradient, sums)
+        arrays = {optimizers.GRADIENT: gradient, SUMS: sums}
         if self.keeps_samples:
-            arrays |= self._sample(bandit_trajectories(setting.inputs, actions.numpy(), rewards.numpy()))
+            arrays |= self._sample(bandit_trajectories(setting.inputs, actions, rewards))
         return Outcome(rows, arrays, seconds)
 
     def _train_episodes(self, state: State, chunk: Chunk, poll: Poll) -> Outcome:
         """Record whole episodes of environments, then differentiate them."""
-        from hpc_es.algorithms.actor_critic.graph import episodes_graph
-
-        actor = SamplingActor(self.policy, state.theta, self._uniforms(state, chunk))
+        actor = SamplingActor(self.policy, state.theta, self._uniforms(state, chunk), shared=True)
         recorder = EpisodeRecorder(actor, chunk.jobs, self.problem.spaces.actions.start)  # type: ignore[union-attr]
         outcome = self.problem.play(recorder, self._batch(state, chunk, recorder.on_step), poll)
         if recorder.is_empty:
             return replace(outcome, arrays=self._no_arrays(state))
         recorded = recorder.trajectories(np.isnan(outcome.rows["return_"]))
-        gradient, sums = episodes_graph(self._network(), self._loss())(*self._parameters(state), *recorded.arrays())
-        arrays = _gradient_arrays(gradient, sums) | self._sample(recorded)
+        arrays = self._gradient(state, recorded) | self._sample(recorded)
         return Outcome(outcome.rows, arrays, outcome.seconds, outcome.failures)
 
     def _train_segments(self, steps: int, state: State, chunk: Chunk, poll: Poll) -> Outcome:
         """Continue the rank's episodes for this number of steps, then differentiate these steps."""
-        from hpc_es.algorithms.actor_critic.graph import segments_graph
-
-        actor = SamplingActor(self.policy, state.theta, self._uniforms(state, chunk))
+        actor = SamplingActor(self.policy, state.theta, self._uniforms(state, chunk), shared=True)
         recorder = EpisodeRecorder(actor, chunk.jobs, self.problem.spaces.actions.start)  # type: ignore[union-attr]
         memory = self._segment_player.memory
         outcome = self._segment_player.play(actor, recorder, self._batch(state, chunk, recorder.on_step), steps, poll)
         if recorder.is_empty:
             return replace(outcome, arrays=self._no_arrays(state))
         recorded = recorder.trajectories(np.isnan(outcome.rows["return_"]), steps)
-        graph = segments_graph(self._network(), self._loss())
-        gradient, sums = graph(*self._parameters(state), memory, *recorded.arrays())
-        return replace(outcome, arrays=_gradient_arrays(gradient, sums) | self._sample(recorded, memory))
+        arrays = self._gradient(state, recorded, memory) | self._sample(recorded, memory)
+        return replace(outcome, arrays=arrays)
 
     @cached_property
     def _segment_player(self) -> SegmentPlayer:
-        network = self._network()
         assert self.problem.segments
-        return SegmentPlayer(self.problem.segments(), network.memory_shapes(self.options.batch_size))
+        return SegmentPlayer(self.problem.segments(), self._network.memory(self.options.batch_size))
 
     def _evaluation_actor(self, state: State, chunk: Chunk) -> Actor:
         if self.options.evaluation_actions == "greedy":
             return self.policy.bind(unperturbed(self.policy.layout, state.theta, chunk.jobs), None)
         return SamplingActor(self.policy, state.theta, self._uniforms(state, chunk))
 
-    def _parameters(self, state: State) -> tuple[Float32, Float32, np.float32]:
-        return state.theta, state.shared["value"], np.float32(self.beta(state))
+    def _gradient(
+        self, state: State, recorded: Trajectories, memory: Sequence[Array] | None = None
+    ) -> dict[str, Array]:
+        """Return the gradient, float32[params + value_size], and SUMS of a chunk, float64[3]."""
+        gradient, sums = self._network.gradient(self._loss, self._weights(state), recorded, memory)
+        return {optimizers.GRADIENT: gradient, SUMS: sums}
+
+    def _weights(self, state: State) -> Weights:
+        return Weights(state.theta, state.shared["value"], np.float32(self.beta(state)))
 
     def beta(self, state: State) -> float:
         """Return the weight of the entropy in the next update."""
@@ -338,13 +339,12 @@ class ActorCritic(Strategy[None]):
         episodes = int(state.shared.get(EPISODES, state.generation * self.options.batch_size))
         return annealed(entropy.start, entropy.end, episodes, entropy.episodes)
 
+    @property
     def _loss(self) -> Loss:
-        from hpc_es.algorithms.actor_critic.graph import Loss
-
         options = self.options
         return Loss(options.discount, options.gae_lambda, options.value_weight, options.reward_clip, options.unroll)
 
-    def _sample(self, recorded: Trajectories, memory: Sequence[Float32] = ()) -> dict[str, Array]:
+    def _sample(self, recorded: Trajectories, memory: Sequence[Array] = ()) -> dict[str, Array]:
         """Return the trajectories of a chunk as arrays of its outcome, if samples are kept."""
         if not self.keeps_samples:
             return {}
@@ -438,28 +438,16 @@ class ActorCritic(Strategy[None]):
 
     def sample_losses(self, state: State, sample: Arrays) -> Mapping[str, float]:
         """Return the losses of the trajectories of `sample`; raises UserError if one of TRAJECTORIES is missing."""
-        from hpc_es.algorithms.actor_critic.graph import episodes_graph, segments_graph
-
         if missing := [name for name in TRAJECTORIES if name not in sample]:
             raise UserError(f"the sample has no {missing[0]!r}: expected one as after_train_step gets it")
-        recorded = [sample[name] for name in TRAJECTORIES]
+        recorded = Trajectories(*[sample[name] for name in TRAJECTORIES])
         memory = [sample[name] for name in sample if name.startswith(MEMORY)]
-        if memory:
-            graph = segments_graph(self._network(), self._loss())
-            gradient, sums = graph(*self._parameters(state), memory, *recorded)
-        else:
-            gradient, sums = episodes_graph(self._network(), self._loss())(*self._parameters(state), *recorded)
-        steps = int(sample["lives"].sum())
-        return self._with_total(state, self._mean_losses([_gradient_arrays(gradient, sums)], steps))
+        arrays = self._gradient(state, recorded, memory or None)
+        return self._with_total(state, self._mean_losses([arrays], int(sample["lives"].sum())))
 
     def summary(self, state: State) -> Mapping[str, Json]:
         """Return the current weight of the entropy."""
         return {"entropy_weight": self.beta(state)}
-
-
-def _gradient_arrays(gradient: Tensor, sums: Tensor) -> dict[str, Array]:
-    """Return a chunk's gradient, float32[params + features + 1], and sums, float64[3], from tensors."""
-    return {optimizers.GRADIENT: gradient.numpy(), SUMS: sums.numpy().astype(np.float64)}
 
 
 def annealed(start: float, end: float, count: int, total: int) -> float:

@@ -18,27 +18,38 @@ from hpc_es.core.errors import RunError
 from hpc_es.core.policy import Actor, Batch, Policy, Segments
 from hpc_es.core.population import unperturbed
 
-ArrayMemory = list[Float32]  # memory of a recurrent policy: h and c of each layer, float32[rows, 2, units]
+# memory of a recurrent policy, arrays [rows, ...]: h and c of each layer of an LSTM, float32[rows, 2, units], or the
+# leaves of the memory of a network
+ArrayMemory = list[Array]
 
-MEMORY = "memory/"  # prefix of the number of a layer, among the arrays of a sample
+MEMORY = "memory/"  # prefix of the number of an array of the memory, among the arrays of a sample
 UNIFORMS_PER_DRAW = 64  # steps for which random numbers are drawn at once
 MIN_STEPS = 16  # minimum length of trajectories; lengths are powers of two, since each length is compiled separately
 MAX_FAILURES = 20  # consecutive updates in which all environments of a rank may fail
 
 
 class SamplingActor:
-    """The actor of a policy with Discrete actions that samples them from the softmax of the network's outputs."""
+    """The actor of a policy with Discrete actions that samples them from the softmax of the network's outputs.
 
-    def __init__(self, policy: Policy, theta: Float32, generators: Sequence[np.random.Generator]) -> None:
+    With `shared`, the logits of a row may depend on its position and the number of rows, by rounding; this is faster
+    for compiled networks.
+    """
+
+    def __init__(
+        self, policy: Policy, theta: Float32, generators: Sequence[np.random.Generator], shared: bool = False
+    ) -> None:
         any_policy: Any = policy
         self._space: Discrete = any_policy.head.space
         self._generators = list(generators)
         self._steps = 0
-        population = unperturbed(policy.layout, theta, len(self._generators))
-        self._actor: Actor = any_policy.bind_with(self, population, None)  # this object is the head of the policy
+        rows = len(self._generators)  # this object is the head of the policy
+        if shared and hasattr(policy, "bind_shared"):
+            self._actor: Actor = any_policy.bind_shared(self, theta, rows)
+        else:
+            self._actor = any_policy.bind_with(self, unperturbed(policy.layout, theta, rows), None)
 
-    def act(self, observations: Float32) -> Array:
-        """Return the actions of all rows, int64[rows], from float32[rows, observations]."""
+    def act(self, observations: Array) -> Array:
+        """Return the actions of all rows, int64[rows], from observations [rows, *shape]."""
         column = self._steps % UNIFORMS_PER_DRAW
         if column == 0:
             self._uniforms = np.stack([generator.random(UNIFORMS_PER_DRAW) for generator in self._generators])
@@ -69,7 +80,7 @@ class SamplingActor:
         self._actor.restart(row)
 
     def memory(self) -> ArrayMemory:
-        """Return the memory of a recurrent policy, float32[rows, 2, units] for each layer."""
+        """Return the memory of a recurrent policy, arrays [rows, ...]."""
         actor: Any = self._actor
         memory: ArrayMemory = actor.memory()
         return memory
@@ -84,7 +95,7 @@ class SamplingActor:
 class Trajectories:
     """The steps of the jobs of a chunk, 0 after the end of an episode."""
 
-    inputs: Float32  # float32[steps, jobs, observations], including the state after the last step
+    inputs: Array  # observations, [steps, jobs, *shape] in their dtype, including the state after the last step
     actions: npt.NDArray[np.int32]  # int32[steps, jobs], from 0
     rewards: Float32  # float32[steps, jobs]
     lives: Float32  # float32[steps, jobs], 1 for steps that were taken
@@ -96,7 +107,10 @@ class Trajectories:
 
 
 def concatenated(samples: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
-    """Return the trajectories of several chunks as one; arrays are [steps, jobs, ...], memory is [jobs, ...]."""
+    """Return the trajectories of several chunks as one; arrays are [steps, jobs, ...], memory is [jobs, ...].
+
+    Those of shorter chunks are padded with zeros.
+    """
     steps = max((len(sample["inputs"]) for sample in samples), default=0)
     result: dict[str, Array] = {}
     for name in samples[0] if samples else ():
@@ -137,7 +151,7 @@ class RecordedStep(NamedTuple):
     rows: Array  # intp[live], rows that took the step
     rewards: Float64  # float64[live]
     cut_rows: Array  # intp[cut], rows whose episode the time limit ended
-    cut_observations: Float32  # float32[cut, observations]
+    cut_observations: Array  # [cut, *shape]
 
 
 class EpisodeRecorder:
@@ -145,18 +159,18 @@ class EpisodeRecorder:
 
     def __init__(self, actor: Actor, jobs: int, first_action: int) -> None:
         self._actor, self._jobs, self._first_action = actor, jobs, first_action
-        self._observations: list[Float32] = []  # of each step, float32[rows, observations]
+        self._observations: list[Array] = []  # of each step, [rows, *shape]
         self._actions: list[Array] = []  # of each step, int64[rows]
         self._steps: list[RecordedStep] = []
 
-    def act(self, observations: Float32) -> Array:
-        """Return the actor's actions, int64[rows], from float32[rows, observations], and record both."""
+    def act(self, observations: Array) -> Array:
+        """Return the actor's actions, int64[rows], from observations [rows, *shape], and record both."""
         self._observations.append(observations.copy())
         self._actions.append(self._actor.act(observations))
         return self._actions[-1]
 
     def on_step(
-        self, jobs: Sequence[int], live: Sequence[int], observations: Float32, rewards: Float64, cut: Sequence[int]
+        self, jobs: Sequence[int], live: Sequence[int], observations: Array, rewards: Float64, cut: Sequence[int]
     ) -> None:
         """Record a step; see `hpc_es.core.policy.OnStep` for the arguments and their shapes."""
         rows, cut_rows = np.array(live, np.intp), np.array(cut, np.intp)
@@ -178,7 +192,8 @@ class EpisodeRecorder:
             steps *= 2
         steps = steps if max_steps is None else min(steps, max_steps + 1)
         shape = (steps, self._jobs)
-        inputs = np.zeros((*shape, self._observations[0].shape[1]), np.float32)
+        first = self._observations[0]
+        inputs = np.zeros((*shape, *first.shape[1:]), first.dtype)
         actions, rewards = np.zeros(shape, np.int32), np.zeros(shape, np.float32)
         lives, cuts = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
         for t, step in enumerate(self._steps):
@@ -202,10 +217,11 @@ class EpisodeRecorder:
 class SegmentPlayer:
     """A rank's environments, whose episodes continue from update to update as in A3C, and the policy's memory."""
 
-    def __init__(self, segments: Segments, memory_shapes: Sequence[tuple[int, int, int]]) -> None:
-        self._segments = segments
+    def __init__(self, segments: Segments, memory: ArrayMemory) -> None:
+        """`memory` is that of all rows at the start of an episode."""
+        self._segments, self._first = segments, memory
         self._failures = 0  # consecutive updates in which all environments failed
-        self.memory: ArrayMemory = [np.zeros(shape, np.float32) for shape in memory_shapes]
+        self.memory = memory
 
     def play(self, actor: SamplingActor, recorder: EpisodeRecorder, batch: Batch, steps: int, poll: Poll) -> Outcome:
         """Continue all episodes for this number of steps; raises RunError after MAX_FAILURES failed updates."""
@@ -219,5 +235,8 @@ class SegmentPlayer:
             raise RunError(f"{text} {outcome.failures[-1].text}")
         if self.memory:
             continues = ~failed & (outcome.rows[EPISODE_LENGTH.name] == 0)
-            self.memory = [np.where(continues[:, None, None], state, np.float32(0)) for state in actor.memory()]
+            self.memory = [
+                np.where(continues.reshape(-1, *[1] * (state.ndim - 1)), state, first)
+                for state, first in zip(actor.memory(), self._first, strict=True)
+            ]
         return outcome

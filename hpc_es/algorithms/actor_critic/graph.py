@@ -1,75 +1,20 @@
-"""The compiled parts of the actor-critic: its loss with the gradient, and whole episodes of bandits.
+"""The actor-critic of the policies `mlp` and `lstm` in TensorFlow: its loss with the gradient, and episodes of bandits.
 
-    L = sum_t [ -log pi(a_t) A_t + value_weight (V_t - R_t)^2 - beta H(pi_t) ]
-
-over the steps of all episodes, with discounted returns R and advantages A as constants. The caller divides by the
-number of steps. With the discount g and the lambda l of generalised advantage estimation (Schulman et al. 2016,
-arXiv:1506.02438),
-
-    R_t = sum_{k >= t} g^(k-t) r_k
-    d_t = r_t + g v_{t+1} - v_t                    with v = 0 after the last step
-    A_t = sum_{k >= t} (g l)^(k-t) d_k             = R_t - v_t if l is 1
-
-If a time limit ends an episode in a state with the value b, g b is added to the reward of its last step. R and A are
-then those of an episode that continues with the return b.
+The loss is defined in `loss.py`. Each architecture is compiled once.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
 from types import ModuleType
 
-import numpy as np
-
+from hpc_es.algorithms.actor_critic.loss import Loss, later, targets
 from hpc_es.bandits.setting import REWARD_SLOTS, BanditInputs
 from hpc_es.core.policy import Tensor
 from hpc_es.policies.networks.differentiable import DifferentiableNetwork
 from hpc_es.policies.networks.layers import Memory
 from hpc_es.policies.networks.tensorflow_actors import tensorflow
-
-# Returns and advantages; arrays are [steps, ...], `xp` is NumPy or TensorFlow.
-
-
-def later(x: Tensor, steps: int = 1, xp: ModuleType = np) -> Tensor:
-    """Return x_{t + steps}, 0 after the last step, in the shape of x, [steps, ...]."""
-    steps = min(steps, x.shape[0])
-    return xp.pad(x[steps:], [[0, steps]] + [[0, 0]] * (len(x.shape) - 1))
-
-
-def discounted(x: Tensor, decay: float, xp: ModuleType = np) -> Tensor:
-    """Return y_t = sum_{k >= t} decay^(k-t) x_k, [steps, ...] like x, by log2(steps) sums of shifted arrays.
-
-    The shape of x must be static.
-    """
-    reach = 1  # y_t is the sum over k < t + reach so far
-    while reach < x.shape[0]:
-        x = x + decay**reach * later(x, reach, xp)
-        reach *= 2
-    return x
-
-
-def targets(
-    rewards: Tensor, values: Tensor, discount: float, gae_lambda: float, xp: ModuleType = np
-) -> tuple[Tensor, Tensor]:
-    """Return R and A, each [steps, ...]; after the end of an episode both arguments are 0, and so are R and A."""
-    residuals = rewards + discount * later(values, 1, xp) - values
-    return discounted(rewards, discount, xp), discounted(residuals, discount * gae_lambda, xp)
-
-
-# The loss.
-
-
-@dataclass(frozen=True)
-class Loss:
-    """Constants of the loss; beta is an argument, since it is annealed."""
-
-    discount: float
-    gae_lambda: float
-    value_weight: float
-    reward_clip: float | None
-    unroll: int | None
 
 
 @functools.cache

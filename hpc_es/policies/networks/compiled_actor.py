@@ -18,9 +18,12 @@ from hpc_es.policies.networks.heads import ActionHead, normalise
 
 
 class CompiledCall(Protocol):
-    """A network compiled for a fixed number of candidates, `size`. Arrays of the library are not interpreted."""
+    """A compiled network, of a fixed number of candidates. Arrays of the library are not interpreted.
 
-    size: int
+    `size` None: for any number of rows with the same parameters, so that parameters are [1, ...].
+    """
+
+    size: int | None
     layout: Layout  # of the parameters
     memory: Sequence[Array]  # leaves of the memory at the start of an episode, [*shape]
 
@@ -52,6 +55,7 @@ class CompiledActor:
 
     def _bind(self, rows: int, memory: Sequence[Array]) -> None:
         """Divide the rows into calls; leaves of the memory are [rows, *shape]."""
+        assert self._call.size is not None
         size = self._call.size
         calls = -(-rows // size)
         self._rows = rows
@@ -89,8 +93,51 @@ class CompiledActor:
         self._memory = [[leaf[self._padding[span]] for leaf in memory] for span in self._spans]
 
     def restart(self, row: int) -> None:
+        assert self._call.size is not None
         index, position = divmod(row, self._call.size)
         for leaf, initial in enumerate(self._call.memory):
             changed = np.array(self._memory[index][leaf])
             changed[position] = initial
             self._memory[index][leaf] = changed
+
+
+class SharedActor:
+    """Computes the actions of rows with the same parameters, in one call per step for the initial number of rows.
+
+    A row keeps its position in the call, so its bits depend neither on the other rows nor on which of them are kept,
+    but on its position and on the number of rows.
+    """
+
+    def __init__(self, call: CompiledCall, theta: Float32, rows: int, head: ActionHead) -> None:
+        """Bind the parameters theta, float32[params]."""
+        assert call.size is None
+        self._call, self._head = call, head
+        self._parameters = call.load(call.layout.split(theta[np.newaxis]))
+        self._rows, self._positions = rows, np.arange(rows)
+        self._observations: Array | None = None  # of all positions
+        self._memory: list[Any] = [np.repeat(leaf[np.newaxis], rows, axis=0) for leaf in call.memory]
+
+    def act(self, observations: Array) -> Array:
+        if self._observations is None:
+            self._observations = np.zeros((self._rows, *observations.shape[1:]), observations.dtype)
+        self._observations[self._positions] = observations
+        outputs, memory = self._call.step(self._parameters, self._memory, self._observations)
+        self._memory = list(memory)
+        return self._head.actions(np.asarray(outputs)[self._positions])
+
+    def keep(self, rows: npt.NDArray[np.intp]) -> None:
+        self._positions = self._positions[rows]
+
+    def memory(self) -> list[Array]:
+        """Return the leaves of the memory of all rows, [rows, *shape]."""
+        return [np.asarray(leaf)[self._positions] for leaf in self._memory]
+
+    def remember(self, memory: Sequence[Array]) -> None:
+        """Set the memory to that of another actor of the policy, before rows are dropped."""
+        self._memory = list(memory)
+
+    def restart(self, row: int) -> None:
+        for leaf, initial in enumerate(self._call.memory):
+            changed = np.array(self._memory[leaf])
+            changed[self._positions[row]] = initial
+            self._memory[leaf] = changed

@@ -104,6 +104,18 @@ class Head:
         return xp.minimum(xp.maximum(low + chosen / np.float32(self.bins - 1) * (high - low), low), high)
 
 
+@dataclass(frozen=True)
+class FirstOutputs:
+    """A head that gets the first outputs of a network, such as those before a value."""
+
+    head: ActionHead
+    outputs: int  # number of outputs that the head takes
+
+    def actions(self, outputs: Float32) -> Array:
+        """Return the actions of all rows from float32[rows, outputs]; see `ActionHead`."""
+        return self.head.actions(outputs[:, : self.outputs])
+
+
 def require_flat(spaces: Spaces, kind: str, parameters: Callable[[Spaces], int]) -> None:
     """Raise ConfigError if observations are not flat; `parameters` returns the number of parameters for flat ones."""
     observations = spaces.observations

@@ -132,15 +132,29 @@ class ConvolutionalNetwork:
 
     def apply(self, parameters: Mapping[str, Array], memory: Tree, observation: Array) -> tuple[Array, Tree]:
         """Return the outputs [outputs] and the next memory; a virtual batch must be folded into the parameters."""
+        x, memory = self.features(parameters, memory, self.encode(parameters, observation))
+        return self.outputs_of(parameters, x), memory
+
+    def encode(self, parameters: Mapping[str, Array], observation: Array) -> Array:
+        """Return the output of the last convolution or dense layer, [units], which does not depend on the memory."""
         assert self.normalisation != "virtual_batch"
         affine = layer_normalised if self.normalisation == "layer" else biased
-        x = self._hidden(parameters, self._images(observation[None]), partial(affine, parameters))[0]
-        if self.lstm is not None:
-            h, c = memory
-            z = jnp.concatenate([x, h]) @ parameters["lstm_0_kernel"] + parameters["lstm_0_bias"]
-            x, c = lstm_gates(ArrayOps(jnp), z, c)
-            memory = (x, c)
-        return x @ parameters["output_kernel"] + parameters["output_bias"], memory
+        x: Array = self._hidden(parameters, self._images(observation[None]), partial(affine, parameters))[0]
+        return x
+
+    def features(self, parameters: Mapping[str, Array], memory: Tree, x: Array) -> tuple[Array, Tree]:
+        """Return the inputs of the output layer, [features], and the next memory; x is the result of `encode`."""
+        if self.lstm is None:
+            return x, memory
+        h, c = memory
+        z = jnp.concatenate([x, h]) @ parameters["lstm_0_kernel"] + parameters["lstm_0_bias"]
+        x, c = lstm_gates(ArrayOps(jnp), z, c)
+        return x, (x, c)
+
+    def outputs_of(self, parameters: Mapping[str, Array], features: Array) -> Array:
+        """Return the outputs, [outputs], of the inputs of the output layer."""
+        outputs: Array = features @ parameters["output_kernel"] + parameters["output_bias"]
+        return outputs
 
     def fold(self, parameters: Mapping[str, Array], reference: Array) -> dict[str, Array]:
         """Return parameters of `folded` that compute the same as these with the reference images, [images, *image].

@@ -274,23 +274,23 @@ def _memory_text(memory: Any) -> str:
 
 
 class JaxCall:
-    """A network that JAX compiles for `size` candidates on its first use."""
+    """A network that JAX compiles on its first use, for `size` candidates or for rows with the same parameters."""
 
-    def __init__(self, network: Network, size: int) -> None:
+    def __init__(self, network: Network, size: int | None) -> None:
         self.size, self.layout = size, network.layout
         leaves, tree = jax.tree.flatten(network.memory())
         self.memory: Sequence[Array] = [np.asarray(leaf) for leaf in leaves]
 
-        apply = convolving_in_turn(network.apply)
+        apply = network.apply if size is None else convolving_in_turn(network.apply)
 
         def step(parameters: Any, memory: Any, observation: Any) -> tuple[Any, Any]:
             outputs, after = apply(parameters, jax.tree.unflatten(tree, memory), observation)
             return outputs.astype(jnp.float32), jax.tree.leaves(after)
 
-        self._step = jax.jit(jax.vmap(step))
+        self._step = jax.jit(jax.vmap(step, in_axes=(None if size is None else 0, 0, 0)))
 
     def load(self, parts: Mapping[str, Float32]) -> Any:
-        return {name: jnp.asarray(part) for name, part in parts.items()}
+        return {name: jnp.asarray(part[0] if self.size is None else part) for name, part in parts.items()}
 
     def step(self, parameters: Any, memory: Sequence[Any], observations: Array) -> tuple[Any, Sequence[Any]]:
         result: tuple[Any, Sequence[Any]] = self._step(parameters, list(memory), observations)

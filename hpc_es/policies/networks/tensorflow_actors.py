@@ -157,13 +157,13 @@ def _unstacked(tf: ModuleType, *tensors: Tensor) -> Sequence[Tensor]:
 
 
 class TensorFlowCall:
-    """A network that TensorFlow compiles for `size` candidates on its first use.
+    """A network that TensorFlow compiles on its first use, for `size` candidates or rows with the same parameters.
 
     It is compiled by XLA where that is possible; not for LSTM layers of Keras, nor for convolutions, whose kernels
     differ between candidates.
     """
 
-    def __init__(self, network: Network, size: int) -> None:
+    def __init__(self, network: Network, size: int | None) -> None:
         self.size, self.layout, self._tf = size, network.layout, tensorflow()
         self._step: Callable[..., Tensor] | None = None
         nest, memory = self._tf.nest, network.memory()
@@ -177,7 +177,7 @@ class TensorFlowCall:
         self._one = step
 
     def load(self, parts: Mapping[str, Float32]) -> Tensor:
-        return {name: self._tf.constant(part) for name, part in parts.items()}
+        return {name: self._tf.constant(part[0] if self.size is None else part) for name, part in parts.items()}
 
     def step(
         self, parameters: Tensor, memory: Sequence[Tensor], observations: Array
@@ -192,8 +192,10 @@ class TensorFlowCall:
     def _compiled(self, arguments: tuple[Tensor, Tensor, Tensor]) -> Callable[..., Tensor]:
         """Return the step of all candidates, compiled by XLA if a call with these arguments succeeds."""
 
-        def batch(*arguments: Tensor) -> Tensor:
-            return self._tf.vectorized_map(self._one, arguments)
+        def batch(parameters: Tensor, *rows: Tensor) -> Tensor:
+            if self.size is None:
+                return self._tf.vectorized_map(lambda row: self._one((parameters, *row)), rows)
+            return self._tf.vectorized_map(self._one, (parameters, *rows))
 
         function: Callable[..., Tensor] = self._tf.function(batch, jit_compile=True, autograph=False)
         logger = self._tf.get_logger()
