@@ -233,7 +233,7 @@ class GroupPoll:
     def __call__(self) -> None:
         """Give up soon after a second signal, as a rank of another group may be dead; rank 0 lists what is missing."""
         now, r = time.monotonic(), self._repetitions
-        if r.signals.count >= 2:
+        if r.signals.count() >= 2:
             self._give_up_at = min(self._give_up_at, now + abandon_timeout(os.environ))
         if now >= self._give_up_at:
             r.give_up()

@@ -129,7 +129,7 @@ def _run(
 ) -> Minimum:
     state = parts.initial()
     recorder = Recorder(config, parts.problem, state) if world.rank == 0 else None
-    training = Training(config, world, parts, lambda: signals.count, recorder, state)
+    training = Training(config, world, parts, signals.count, recorder, state)
     signals.abort_if_hung = training.abort_if_hung
     for row in training.run():
         if callback is not None:

@@ -120,12 +120,12 @@ def _rank_and_size() -> tuple[int, int]:
 
 
 class Signals:
-    """Counts SIGTERM, SIGUSR1, SIGUSR2 and SIGINT; the loop reads `count` between steps.
+    """Counts SIGTERM, SIGUSR1, SIGUSR2 and SIGINT; the loop calls `count` between steps.
 
     The first signal asks to stop at the end of the generation, the second to abandon the generation. A signal that
     recurs within REPEAT_SECONDS counts as delivered twice and is ignored.
 
-    Nothing reads `count` while an environment hangs. Therefore, from the second signal on, `abort_if_hung` is called
+    Nothing calls `count` while an environment hangs. Therefore, from the second signal on, `abort_if_hung` is called
     every CHECK_HUNG_SECONDS, between any two Python instructions; it raises GiveUp if the chunk in progress hangs.
 
     srun also sends SIGTERM if a rank has died (--kill-on-bad-exit), and SIGKILL after KillWait, usually 30 s; the
@@ -145,9 +145,8 @@ class Signals:
         }
         signal.pthread_sigmask(signal.SIG_UNBLOCK, self.HANDLED)  # main blocks them
 
-    @property
     def count(self) -> int:
-        """Number of signals received or assumed."""
+        """Return the number of signals received or assumed."""
         return self._received + (time.monotonic() >= self._assumed_at)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
@@ -166,7 +165,7 @@ class Signals:
         before, period = signal.getsignal(signal.SIGALRM), signal.getitimer(signal.ITIMER_REAL)[1]
 
         def on_alarm(number: int, frame: FrameType | None) -> None:
-            if self.count >= 2:
+            if self.count() >= 2:
                 self.abort_if_hung()
             if callable(before):
                 before(number, frame)

@@ -226,7 +226,7 @@ class Run:
         writer: RunWriter | None,
     ) -> None:
         self.world, self.config, self._request, self._parts, self._writer = world, config, request, parts, writer
-        self.training = Training(config, world, parts, lambda: signals.count, writer, state)
+        self.training = Training(config, world, parts, signals.count, writer, state)
         self.training.after_train_step = request.after_train_step
         signals.abort_if_hung = self.training.abort_if_hung
         self._is_open = True
@@ -252,9 +252,9 @@ class Run:
         In a fault-tolerant run, continue after the loss of a rank if rank 0 survived; the caller must then exhaust the
         generator. Raises RestartFromCheckpoint after any other loss.
         """
-        if not self.config.mpi.fault_tolerance:
-            yield from self.training.run()
-            return
+        return self._fault_tolerant_rows() if self.config.mpi.fault_tolerance else self.training.run()
+
+    def _fault_tolerant_rows(self) -> Generator[MetricsRow]:
         decision = Regroup.CONTINUE
         while decision is not Regroup.DONE:
             finished = False

@@ -45,7 +45,7 @@ def _next(world: World, signals: Signals, master: Master | None, ended: ExitReas
 
     def ask() -> JsonObject | ExitReason:
         assert master is not None
-        return master.next(ended, signals.count > 0)
+        return master.next(ended, signals.count() > 0)
 
     return on_rank_0(world, ask, dict)[1]
 

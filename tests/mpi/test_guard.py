@@ -169,10 +169,10 @@ WAITING = """
     world.barrier()
     print(f"rank {world.rank} is ready", flush=True)
     if world.rank == 0:
-        world.wait_until(lambda: signals.count == 1)
+        world.wait_until(lambda: signals.count() == 1)
     world.barrier()
-    world.wait_until(lambda: signals.count == 1)
-    print(f"rank {world.rank} saw {signals.count} {signals.name}", flush=True)
+    world.wait_until(lambda: signals.count() == 1)
+    print(f"rank {world.rank} saw {signals.count()} {signals.name}", flush=True)
     return 75
 """
 
@@ -208,14 +208,14 @@ def test_signals_are_counted_and_handlers_restored(monkeypatch: pytest.MonkeyPat
     signals = Signals()
     try:
         os.kill(os.getpid(), signal.SIGUSR1)
-        assert (signals.count, signals.name) == (1, "SIGUSR1")
+        assert (signals.count(), signals.name) == (1, "SIGUSR1")
         os.kill(os.getpid(), signal.SIGUSR1)  # delivered twice
-        assert signals.count == 1
+        assert signals.count() == 1
         os.kill(os.getpid(), signal.SIGTERM)
-        assert (signals.count, signals.name) == (2, "SIGTERM")
+        assert (signals.count(), signals.name) == (2, "SIGTERM")
         monkeypatch.setattr("hpc_es.mpi.guard.REPEAT_SECONDS", 0.0)
         os.kill(os.getpid(), signal.SIGTERM)
-        assert signals.count == 3
+        assert signals.count() == 3
     finally:
         signals.restore()
     assert {item: signal.getsignal(item) for item in Signals.HANDLED} == before
