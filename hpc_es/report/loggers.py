@@ -19,14 +19,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, Protocol
+from typing import Any, BinaryIO, Protocol
 
 from hpc_es.config.registry import config_directory
 from hpc_es.config.schema import Mlflow, Report, Wandb
 from hpc_es.core.data import JsonObject
 from hpc_es.storage.metrics_log import Row
+from hpc_es.storage.status import EndStatus
 
-Status = Literal["finished", "interrupted", "failed"]
 Param = str | int | float | bool | None
 
 GROUPS = ("evaluation", "return", "length", "info", "time", "predict", "episodes", "timesteps", "seconds")
@@ -61,7 +61,7 @@ class Logger(Protocol):
     def write(self, row: Row) -> None:
         """Record the metrics of a generation; the generation is the step."""
 
-    def close(self, status: Status) -> None:
+    def close(self, status: EndStatus) -> None:
         """Record how the run ended, and close the logger."""
 
 
@@ -133,7 +133,7 @@ class TensorBoard:
         values = [{"tag": name, "simple_value": value} for name, value in metrics(row).items()]
         self._add(step=step(row), summary={"value": values})
 
-    def close(self, status: Status) -> None:
+    def close(self, status: EndStatus) -> None:
         del status  # event files cannot record it
         with contextlib.suppress(OSError):  # a full disk was reported by `write`
             self._file.close()
@@ -200,7 +200,7 @@ class MLflow:
             self._id, metrics=[Metric(name, float(value), now, step(row)) for name, value in metrics(row).items()]
         )
 
-    def close(self, status: Status) -> None:
+    def close(self, status: EndStatus) -> None:
         self._client.set_terminated(self._id, MLFLOW_STATUS[status])
 
     def _existing(self, run_id: str) -> Any:
@@ -301,7 +301,7 @@ class WeightsAndBiases:
         self._run.log(metrics(row), step=step(row))
         self._require_space()
 
-    def close(self, status: Status) -> None:
+    def close(self, status: EndStatus) -> None:
         # Waits until the process of W&B has written all rows; its only states are "finished" and "failed".
         self._run.finish(exit_code=int(status != "finished"))
         self._require_space()
@@ -360,7 +360,7 @@ class Loggers:
             with self._drop_on_error(name):
                 logger.write(row)
 
-    def close(self, status: Status) -> None:
+    def close(self, status: EndStatus) -> None:
         """Close all loggers; further calls do nothing."""
         for name, logger in list(self._running.items()):
             with self._drop_on_error(name):

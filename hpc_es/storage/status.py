@@ -14,13 +14,15 @@ import socket
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from hpc_es.core.data import JsonObject
 from hpc_es.storage.run_lock import is_alive, is_held
 
 if TYPE_CHECKING:
     from hpc_es.storage.checkpoint import Best
+
+EndStatus = Literal["finished", "interrupted", "failed"]
 
 STATUS = "status.json"
 FINAL_IS_BEST = "final_is_best"  # whether the final evaluation is the best one, if the task derives its fitness

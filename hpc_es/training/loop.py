@@ -28,7 +28,6 @@ from hpc_es.mpi.scheduler import GIVE_UP, GiveUp, OtherRankFailed, Work, tell_fa
 from hpc_es.mpi.world import World
 from hpc_es.storage.status import FINAL_IS_BEST
 from hpc_es.tasks.problems import ranks_returns
-from hpc_es.training.asynchronous import AsynchronousPhase
 from hpc_es.training.build import Parts, needs
 from hpc_es.training.chunking import SHARED_SECONDS, ChunkPlanner, CutPlan
 from hpc_es.training.collective import INTERRUPTED, FailureReports, SharedState, contiguous
@@ -424,6 +423,8 @@ class Training:
 
     def _asynchronous_updates(self) -> Iterator[MetricsRow]:
         """Run asynchronous updates until the next evaluation is due."""
+        from hpc_es.training.asynchronous import AsynchronousPhase
+
         evaluation = np.zeros(0, self.parts.row)
         if self._evaluations.interval:
             evaluation = self._executor.run(self._new_generation(self._evaluations.jobs, train=False)).evaluation

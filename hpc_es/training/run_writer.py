@@ -25,13 +25,12 @@ from hpc_es.core.slurm import this_run
 from hpc_es.devices.decision import current_decision
 from hpc_es.mpi.world import World
 from hpc_es.programs.best_programs import ProgramsLog
-from hpc_es.report.loggers import LoggedRun, Loggers, Status, flat
 from hpc_es.report.progress import Progress
 from hpc_es.storage import metrics_log, results
 from hpc_es.storage.checkpoint import Best, Increment, Snapshot, is_full
 from hpc_es.storage.files import remove_leftovers, write_json, write_text, written
 from hpc_es.storage.line_logs import EvaluationsLog, FailuresLog
-from hpc_es.storage.status import HEARTBEAT_SECONDS, RUNNING, STATUS, final_evaluation, now, this_process
+from hpc_es.storage.status import HEARTBEAT_SECONDS, RUNNING, STATUS, EndStatus, final_evaluation, now, this_process
 from hpc_es.tasks.problems import ranks_returns
 from hpc_es.training.build import needs
 from hpc_es.training.collective import FailureReport
@@ -41,6 +40,7 @@ from hpc_es.training.run_directory import CONFIG, OpenedRun
 from hpc_es.training.triggers import IntervalTrigger, TriggerList, Unit
 
 if TYPE_CHECKING:
+    from hpc_es.report.loggers import Loggers
     from hpc_es.report.saved_policy import Env
 
 
@@ -66,7 +66,7 @@ class MetricsFiles:
         report: Report,
         lengths: Mapping[str, int],
         generation: int,
-        loggers: Loggers,
+        loggers: Loggers | None,
         warn: Callable[[str], object],
     ) -> None:
         self._interval = report.metrics_interval
@@ -77,7 +77,8 @@ class MetricsFiles:
         if self._last is not None and any(row["generation"] == generation - 1 for row in rows):
             self._last = None  # within the lengths of the checkpoint
         self._loggers = loggers
-        self._loggers.start(generation if self._last is None else generation - 1, rows)
+        if loggers is not None:
+            loggers.start(generation if self._last is None else generation - 1, rows)
         self._lengths: dict[str, int] | None = None  # before the last row
 
     def add(self, row: MetricsRow, has_evaluation: bool) -> None:
@@ -96,16 +97,18 @@ class MetricsFiles:
         """Return the length in bytes of each file, for a checkpoint."""
         return self._lengths or self._log.lengths()
 
-    def close(self, status: Status) -> None:
+    def close(self, status: EndStatus) -> None:
         """Close the files and the loggers; `status` is how the run ended."""
         with contextlib.suppress(OSError):
             self._log.close()
-        self._loggers.close(status)
+        if self._loggers is not None:
+            self._loggers.close(status)
 
     def _write(self) -> None:
         assert self._last is not None
         self._log.write(self._last)
-        self._loggers.write(self._last)
+        if self._loggers is not None:
+            self._loggers.write(self._last)
         self._last = None
 
 
@@ -162,7 +165,7 @@ class RunWriter(Recorder):
         self._failures = FailuresLog(self.directory, keep=bool(old))
         self.remedy = f"see {self._failures.path}, fix the cause, and the same command resumes the run"
         self._process, self._status, self._last_beat = this_process(), dict[str, object](), time.monotonic()
-        self._end_status: Status = "interrupted"
+        self._end_status: EndStatus = "interrupted"
         self._export_env: Env = "unwrapped"  # the environment that policy.keras is made for
         for warning in (*opened.warnings, *warnings_of(config), *problem.notices):
             self._warn(warning)
@@ -172,18 +175,22 @@ class RunWriter(Recorder):
         config, directory = self.config, self.directory
         lengths, generation = (old.file_lengths, old.generation) if old else ({}, 0)
         run_ids = old.provenance.get("loggers", {}) if old else {}
-        name = config.name or directory.name
-        if config.repetitions > 1:
-            name = f"{name}/{directory.name}"
-        logged = LoggedRun(directory, name, flat(resolved(config)))
-        self._loggers = Loggers(config.report, logged, run_ids, self._warn)
+        self._loggers = self._new_loggers(run_ids) if config.report.all_loggers() or run_ids else None
         self._metrics = MetricsFiles(directory, config.report, lengths, generation, self._loggers, self._warn)
         self._programs = ProgramsLog(directory, self._warn)
         self._programs.cut(lengths)
         self._evaluations = EvaluationsLog(directory, self._problem.coordinate_names, self._warn)
         self._evaluations.cut(lengths)
-        if self._loggers.run_ids != run_ids:
+        if self._loggers is not None and self._loggers.run_ids != run_ids:
             self._saved_generation = -1  # save the checkpoint again with the new ids
+
+    def _new_loggers(self, run_ids: Mapping[str, str]) -> Loggers:
+        from hpc_es.report.loggers import LoggedRun, Loggers, flat
+
+        config, name = self.config, self.config.name or self.directory.name
+        if config.repetitions > 1:
+            name = f"{name}/{self.directory.name}"
+        return Loggers(config.report, LoggedRun(self.directory, name, flat(resolved(config))), run_ids, self._warn)
 
     def _own_triggers(self) -> list[IntervalTrigger]:
         """Return triggers for plot, export and checkpoints, which come last: they save the others' state."""
@@ -293,6 +300,7 @@ class RunWriter(Recorder):
         """Return a checkpoint; `since` holds the updates that it stores instead of the state."""
         assert self._state
         lengths = {**self._metrics.lengths(), **self._programs.lengths(), **self._evaluations.lengths()}
+        run_ids = {} if self._loggers is None else self._loggers.run_ids
         return Snapshot(
             state=State(since[0], {}, {}) if since else self._state,
             increment=since[1] if since else None,
@@ -304,7 +312,7 @@ class RunWriter(Recorder):
             identity=self._opened.identity,
             file_lengths=lengths,
             final=self._final,
-            provenance={**self._provenance, **({"loggers": self._loggers.run_ids} if self._loggers.run_ids else {})},
+            provenance={**self._provenance, **({"loggers": run_ids} if run_ids else {})},
         )
 
     def save(self) -> Path:
@@ -380,8 +388,8 @@ class RunWriter(Recorder):
         """Replace status.json, which scripts read."""
         super().status(state, **more)
         assert self._state
-        if state in get_args(Status):
-            self._end_status = cast(Status, state)
+        if state in get_args(EndStatus):
+            self._end_status = cast(EndStatus, state)
         values = {"status": state, "generation": self._state.generation, **self.counters, **more}
         values |= this_run(os.environ)
         if self.best is not None:

@@ -13,8 +13,9 @@ import pytest
 from hpc_es.core.data import Array
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.machine import stepping_differences
-from hpc_es.tasks.episodes import classic_control, environments, mujoco, native_backend
+from hpc_es.tasks.episodes import classic_control, environments, native_backend
 from hpc_es.tasks.episodes import classic_control as classic
+from hpc_es.tasks.episodes.mujoco.models import MODELS
 from tests.helpers.toys import episodes
 
 CLASSIC = ("CartPole-v1", "Pendulum-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Acrobot-v1")
@@ -43,7 +44,7 @@ def test_other_library_versions_are_stepped_natively_if_results_are_equal(monkey
     assert isinstance(task.new_backend(), classic.ClassicControlBackend)
 
 
-@pytest.mark.parametrize("env_id", [*CLASSIC, *(f"{name}-v5" for name in mujoco.MODELS)])
+@pytest.mark.parametrize("env_id", [*CLASSIC, *(f"{name}-v5" for name in MODELS)])
 def test_comparison_covers_all_kinds_of_episode_ends(env_id: str) -> None:
     """Terminations, if the environment has any, and truncations; at least two resets per row."""
     if env_id.endswith("v5"):

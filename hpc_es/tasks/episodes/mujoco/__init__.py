@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from numbers import Real
 from typing import TYPE_CHECKING
 
 from hpc_es.core.data import Keywords
 from hpc_es.tasks.episodes.environment_backend import ComparisonRun, EnvironmentBackend, NotNativeError
 from hpc_es.tasks.episodes.environments import Environment
-from hpc_es.tasks.episodes.mujoco.models import MODELS
 
 if TYPE_CHECKING:
     from hpc_es.tasks.episodes.mujoco.backend import Simulator
@@ -46,20 +45,22 @@ def backend_factory(environment: Environment) -> Callable[[int | None], Environm
 
 def simulator(environment: Environment) -> Simulator:
     """Return the simulator of an environment; NotNativeError with the reason if it is not supported."""
-    name, options = _model_name(environment), _options(environment)
+    from hpc_es.tasks.episodes.mujoco.models import MODELS
+
+    name, options = _model_name(environment, MODELS), _options(environment)
     from hpc_es.tasks.episodes.mujoco.backend import Simulator
 
     return Simulator(MODELS[name], environment.unwrapped, options)
 
 
-def _model_name(environment: Environment) -> str:
-    """Return HalfCheetah for HalfCheetah-v5; NotNativeError if it is not one of `MODELS`."""
+def _model_name(environment: Environment, models: Collection[str]) -> str:
+    """Return HalfCheetah for HalfCheetah-v5; NotNativeError if it is not one of the models."""
     env_id = environment.spec.id if environment.spec is not None else type(environment.unwrapped).__name__
     name = env_id.removesuffix("-v5")
-    if name not in MODELS or name == env_id:
+    if name not in models or name == env_id:
         newest = re.sub(r"-v\d$", "", env_id)
-        remedies = (f"use {newest}-v5, or accept it by task.stepping: gymnasium",) if newest in MODELS else ()
-        raise NotNativeError(f"{env_id} is not one of {', '.join(f'{known}-v5' for known in MODELS)}", *remedies)
+        remedies = (f"use {newest}-v5, or accept it by task.stepping: gymnasium",) if newest in models else ()
+        raise NotNativeError(f"{env_id} is not one of {', '.join(f'{known}-v5' for known in models)}", *remedies)
     module = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower().replace("humanoid_standup", "humanoidstandup")
     cls, expected = type(environment.unwrapped), f"gymnasium.envs.mujoco.{module}_v5"
     if (cls.__module__, cls.__name__) != (expected, f"{name}Env"):

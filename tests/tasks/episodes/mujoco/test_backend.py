@@ -11,6 +11,7 @@ import gymnasium
 import pytest
 
 from hpc_es.tasks.episodes import mujoco as mujoco_kind
+from hpc_es.tasks.episodes.mujoco.models import MODELS
 from tests.helpers.mujoco_traces import by_gymnasium, difference, is_reset, natively
 
 pytest.importorskip("mujoco")
@@ -90,7 +91,7 @@ IDS = [f"{name}-{'-'.join(options)}" for name, options in CASES]
 UNUSED = {"uph_cost_weight"}
 
 
-@pytest.mark.parametrize("name", mujoco_kind.MODELS)
+@pytest.mark.parametrize("name", MODELS)
 def test_thousand_native_steps_equal_gymnasiums(name: str) -> None:
     """Four environments in lockstep, 250 steps each; actions are up to 1.5 times their bounds."""
     arguments = f"{name}-v5", {"max_episode_steps": 60}, 4, 250, 1.5
@@ -122,7 +123,7 @@ def test_every_option_equals_gymnasiums(name: str, options: dict[str, Any]) -> N
 
 def test_every_option_of_gymnasium_is_compared() -> None:
     """All keywords of the eleven classes, except those of rendering and the model file."""
-    for name in mujoco_kind.MODELS:
+    for name in MODELS:
         environment = gymnasium.make(f"{name}-v5", disable_env_checker=True)
         known = mujoco_kind._options(environment).keys() - {
             *mujoco_kind.RENDERING,

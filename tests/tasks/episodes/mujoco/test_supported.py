@@ -17,9 +17,9 @@ from hpc_es.config.loading import load
 from hpc_es.core.data import Outcome
 from hpc_es.core.errors import ConfigError
 from hpc_es.policies import mlp
-from hpc_es.tasks.episodes import mujoco as mujoco_kind
 from hpc_es.tasks.episodes.gymnasium_backend import GymnasiumBackend
 from hpc_es.tasks.episodes.mujoco.backend import MujocoBackend
+from hpc_es.tasks.episodes.mujoco.models import MODELS
 from hpc_es.tasks.episodes.task import Episodes
 from tests.helpers import runs
 from tests.helpers.harness import ROOT
@@ -37,7 +37,7 @@ def is_native(task: Episodes) -> bool:
 # The choice.
 
 
-@pytest.mark.parametrize("name", mujoco_kind.MODELS)
+@pytest.mark.parametrize("name", MODELS)
 def test_every_mujoco_environment_is_stepped_natively(name: str) -> None:
     task = episodes(f"{name}-v5")
     assert is_native(task)
