@@ -60,7 +60,9 @@ class Policy(Protocol):
 
     An optional attribute `rows_are_independent` that is true declares that the actions of a row are bit-identical
     whatever the other rows are; jobs may then be evaluated in chunks of any size. An optional attribute
-    `scales_observations` that is true declares that it takes observations as they are, without normalisation.
+    `scales_observations` that is true declares that it takes observations as they are, without normalisation. An
+    optional attribute `compiled_by` names the library, "jax" or "tensorflow", that compiles actors on their first use;
+    the ranks then compile before the first generation.
     """
 
     layout: Layout  # layout of the parameter vector

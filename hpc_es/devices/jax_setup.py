@@ -1,4 +1,4 @@
-"""Setup of JAX: its device, threads, flags, and the compilation cache. JAX is imported only when it is needed.
+"""Setup of JAX: its device, threads, flags, compilation and its cache. JAX is imported only when it is needed.
 
 JAX reads these settings when it first uses a device; in a process that has used one they cannot be changed. A process
 must not fork afterwards: the child would hang in its first call.
@@ -12,20 +12,26 @@ processor.
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
 import os
 import pkgutil
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from hpc_es.core import machine
+from hpc_es.core.data import Json, Poll
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.extras import missing_text
+from hpc_es.core.interfaces import RunContext
 from hpc_es.core.quiet import quiet_stderr
 from hpc_es.devices.placement import Kind
+
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
 
 KEY = "task.platform"
 FLAGS = {
@@ -141,6 +147,13 @@ def gpu_model() -> str:
     return str(configured_jax().devices()[0].device_kind)
 
 
+def compilation_info(platform: Kind | None = None) -> dict[str, Json]:
+    """Return the device and XLA's flags: compiled code depends on them, in addition to config and versions."""
+    device = configured_jax(platform).devices()[0]
+    flags = os.environ.get("XLA_FLAGS", "")
+    return {"platform": device.platform, "device_kind": device.device_kind, "xla_flags": flags}
+
+
 def _add_flags(environ: Any, flags: tuple[str, ...]) -> None:
     """Add flags to XLA_FLAGS, except those that the user has set."""
     old = environ.get("XLA_FLAGS", "")
@@ -163,6 +176,44 @@ def one_core() -> Iterator[None]:
             with contextlib.suppress(OSError):  # the thread has ended
                 os.sched_setaffinity(int(task.name), before)
 
+
+# Compilation.
+
+POLL_SECONDS = 2e-3  # between calls of `poll`
+T = TypeVar("T")
+
+
+def in_thread(function: Callable[[], T], poll: Poll) -> T:
+    """Return the function's result, computed in the worker thread; `poll` is called meanwhile, at least once.
+
+    In the main thread a small call of JAX would block, and no signal would be handled until it returns.
+    """
+    from concurrent.futures import wait
+
+    future = _worker_thread().submit(function)
+    poll()
+    while not wait((future,), POLL_SECONDS).done:
+        poll()
+    return future.result()
+
+
+@functools.cache
+def _worker_thread() -> ThreadPoolExecutor:
+    from concurrent.futures import ThreadPoolExecutor
+
+    return ThreadPoolExecutor(1, "compiled calls")  # one, so that an abandoned call ends before the next begins
+
+
+def compile_in_turn(run: RunContext, compile: Callable[[], None]) -> None:
+    """Call `compile` on rank 0, on one rank of each other node, then on the others, which read the cache."""
+    stage = 0 if run.rank == 0 else 1 if run.node_rank == 0 else 2
+    for number in range(3):
+        if stage == number:
+            compile()
+        run.barrier()
+
+
+# The cache.
 
 NAME, MARK = "jax_cache", "made_here"
 PRIVATE = 0o700

@@ -132,7 +132,7 @@ class VirtualBatchPolicy:
         self.layout: Layout = network.layout
         self.head, self.action_noise_std = policy.head, policy.action_noise_std
         self.reference_frames = options.reference_frames
-        self.candidates_per_call = options.candidates_per_call
+        self.candidates_per_call, self.compiled_by = options.candidates_per_call, policy.compiled_by
         self._fold: Any = None
 
     def with_reference(self, observations: Array) -> VirtualBatchPolicy:

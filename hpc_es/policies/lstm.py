@@ -126,7 +126,8 @@ class LSTM:
         self.network = LSTMNetwork(self.observations, options.hidden_dims, head.outputs, self.layout, head)
         self.head = head
         self.action_noise_std = options.action_noise_std
-        self.candidates_per_call = options.candidates_per_call if options.backend == "tensorflow" else 1
+        self.compiled_by = "tensorflow" if options.backend == "tensorflow" else None
+        self.candidates_per_call = options.candidates_per_call if self.compiled_by else 1
 
     def initial(self, rng: np.random.Generator) -> Float32:
         """Return initial parameters, float32[layout.size]: Glorot-uniform kernels, small output weights, biases 0."""

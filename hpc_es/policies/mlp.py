@@ -103,7 +103,8 @@ class MLP:
         self.network = MLPNetwork(self.layers, options.activation, head)
         self.head = head
         self.action_noise_std = options.action_noise_std
-        self.candidates_per_call = options.candidates_per_call if options.backend == "tensorflow" else 1
+        self.compiled_by = "tensorflow" if options.backend == "tensorflow" else None
+        self.candidates_per_call = options.candidates_per_call if self.compiled_by else 1
 
     def initial(self, rng: np.random.Generator) -> Float32:
         """Return initial parameters, float32[layout.size].

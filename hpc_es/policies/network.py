@@ -90,6 +90,7 @@ class NetworkPolicy:
         self.layout = network.layout
         self.action_noise_std = options.action_noise_std
         self.candidates_per_call = options.candidates_per_call
+        self.compiled_by = network.backend
 
     def initial(self, rng: np.random.Generator) -> Float32:
         with _restored_generators():

@@ -37,7 +37,8 @@ from hpc_es.core.errors import ConfigError, RunError
 from hpc_es.core.interfaces import Cutting, Evaluation, RunContext, VectorProblem
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.core.policy import Actor, Batch, Episodic, Policy, ReferencePolicy, Segments
-from hpc_es.core.population import Layout, Population
+from hpc_es.core.population import Layout, Population, unperturbed
+from hpc_es.devices import jax_setup
 from hpc_es.tasks.observation_statistics import REFERENCE_HASH, Deviations, Moments, random_observations, sha256
 
 SPREAD = 0.3  # initial standard deviation of a coordinate, where a problem has no bounds
@@ -224,10 +225,10 @@ class PolicyProblem(ProblemDefaults):
         if normalization.enabled and getattr(policy, "scales_observations", False):
             text = "is true, but the policy scales observations itself: expected false"
             raise ConfigError([("task.observation_normalization.enabled", text)])
-        self._info: dict[str, str] = {}
+        self._reference_info: dict[str, str] = {}
         if isinstance(policy, ReferencePolicy) and policy.reference_frames:
             observations = random_observations(task, keys, policy.reference_frames)
-            policy, self._info = policy.with_reference(observations), {REFERENCE_HASH: sha256(observations)}
+            policy, self._reference_info = policy.with_reference(observations), {REFERENCE_HASH: sha256(observations)}
         self.cutting = cutting if getattr(policy, "rows_are_independent", False) else "fixed"
         self.call_size = int(getattr(policy, "candidates_per_call", 1))
         self.chunk_size = unit if self.cutting == "fixed" else normalization.unit
@@ -240,8 +241,25 @@ class PolicyProblem(ProblemDefaults):
     def initial(self, rng: np.random.Generator) -> Float32:
         return self._policy.initial(rng)
 
+    def open(self, run: RunContext) -> None:
+        """Compile the policy if a library does; in JAX, one rank per node before the others, which read its cache."""
+        library = getattr(self._policy, "compiled_by", None)
+        if library == "jax":
+            jax_setup.use_cache(run.call_on_rank_0(lambda: jax_setup.prepare_cache(run.directory)))
+            jax_setup.compile_in_turn(run, lambda: jax_setup.in_thread(self._act_once, lambda: None))
+        elif library:
+            self._act_once()
+
+    def _act_once(self) -> None:
+        """Let one candidate act, which compiles calls of any candidates."""
+        spec = self._task.spaces.observations
+        dtype = np.dtype(np.float32) if self._normalization.enabled else spec.dtype  # of normalised observations
+        actor = self._policy.bind(unperturbed(self.layout, np.zeros(self.size, self.dtype), 1), None)
+        actor.act(np.zeros((1, *spec.shape), dtype))
+
     def evaluate(self, population: Population, jobs: Jobs, carried: ProblemState, poll: Poll) -> Outcome:
-        actor = self._policy.bind(population, self._normaliser(carried))
+        bind = partial(self._policy.bind, population, self._normaliser(carried))
+        actor = jax_setup.in_thread(bind, poll) if self._reference_info else bind()  # folding takes a while
         return self._task.evaluate(actor, self._batch(jobs), poll)
 
     def _normaliser(self, carried: ProblemState) -> Normaliser | None:
@@ -299,8 +317,11 @@ class PolicyProblem(ProblemDefaults):
         return statistics_state(statistics)
 
     def environment_info(self) -> Mapping[str, Any]:
-        """Return the SHA-256 of the reference observations, if the policy has any."""
-        return self._info
+        """Return the SHA-256 of the reference observations, and what JAX compiles a policy for, if there are any."""
+        if getattr(self._policy, "compiled_by", None) != "jax":
+            return self._reference_info
+        info = {**jax_setup.compilation_info(), "candidates_per_call": self.call_size}
+        return {**self._reference_info, "compiled_for": info}
 
     def metrics(self, carried: ProblemState) -> Mapping[str, float]:
         """Return `observation_count`, the number of observations in the statistics."""

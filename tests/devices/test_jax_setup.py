@@ -3,13 +3,33 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from hpc_es.core.interfaces import RunContext
 from hpc_es.devices import jax_setup
 from tests.helpers.harness import python, script
+
+# Compilation.
+
+
+@pytest.mark.parametrize(("rank", "node_rank", "before"), [(0, 0, 0), (1, 1, 2), (2, 0, 1), (3, 1, 2)])
+def test_one_rank_per_node_compiles_before_the_others(rank: int, node_rank: int, before: int, tmp_path: Path) -> None:
+    """There are two nodes with two ranks each: rank 0, then the first rank of the other node, then the others."""
+    events: list[str] = []
+    run = RunContext(tmp_path, rank, 4, lambda make: make(), node_rank, lambda: events.append("barrier"))
+    jax_setup.compile_in_turn(run, lambda: events.append("compile"))
+    assert events == ["barrier"] * before + ["compile"] + ["barrier"] * (3 - before)
+
+
+def test_messages_are_answered_while_the_worker_thread_computes() -> None:
+    polls: list[float] = []
+    assert jax_setup.in_thread(lambda: time.sleep(0.2) or 7, lambda: polls.append(time.perf_counter())) == 7
+    assert len(polls) > 10
+
 
 # The cache.
 

@@ -59,6 +59,70 @@ def test_example_runs_from_another_directory(tmp_path: Path) -> None:
     assert runs.digest(runs.newest(tmp_path / "run")) == runs.digest(runs.newest(tmp_path / "one"))
 
 
+# Compilation.
+
+COUNTING = """
+import os
+import threading
+from pathlib import Path
+
+import jax
+
+from tests.helpers.own_networks import plain
+
+CACHE, HERE = "/jax/compilation_cache/cache_", Path(__file__).parent
+
+
+def count(event, **_):
+    if event.startswith(CACHE):
+        with (HERE / f"rank_{os.environ['PMI_RANK']}").open("a") as file:
+            file.write(event.removeprefix(CACHE) + " ")
+
+
+def build(observations, outputs):
+    jax.monitoring.register_event_listener(count)
+    return plain(observations, outputs)
+
+
+def deadly(observations, outputs):
+    init, apply = plain(observations, outputs)
+
+    def kill(parameters, observation):
+        if threading.current_thread().name.startswith("compiled calls") and os.environ["PMI_RANK"] == "1":
+            (HERE / "killed").touch()
+            os.kill(os.getpid(), 9)
+        return apply(parameters, observation)
+
+    return init, kill
+"""
+
+
+def counted(directory: Path, network: str, *arguments: str) -> Any:
+    """Train on three ranks, which write hits and misses of the compilation cache into `rank_0` and so on."""
+    (directory / "counting.py").write_text(COUNTING)
+    return runs.train(3, directory / "run", f"policy={{kind: network, network: 'counting:{network}'}}", *arguments)
+
+
+def test_rank_0_compiles_and_the_others_read_its_cache(tmp_path: Path) -> None:
+    done = counted(tmp_path, "build", "stop.generations=1")
+    assert done.status == 0, str(done)
+    first, *others = [(tmp_path / f"rank_{rank}").read_text().split() for rank in range(3)]
+    assert first.count("misses") == len(first)
+    for events in others:
+        assert events.count("hits") == len(first) and "misses" not in events
+    folder = tmp_path / "run" / "jax_cache"
+    assert folder.stat().st_mode & 0o777 == 0o700
+    recorded = runs.newest(tmp_path / "run").provenance["compiled_for"]
+    assert recorded["platform"] == recorded["device_kind"] == "cpu" and recorded["candidates_per_call"] == 16
+    assert "--xla_cpu_multi_thread_eigen=false" in recorded["xla_flags"]
+
+
+def test_death_of_a_rank_while_it_compiles_ends_the_job(tmp_path: Path) -> None:
+    done = counted(tmp_path, "deadly")
+    assert (tmp_path / "killed").exists()
+    assert done.status and not done.timed_out, str(done)
+
+
 # Compiled episodes.
 
 WALK = """
@@ -115,7 +179,11 @@ def test_check_eval_and_init_from(tmp_path: Path, capsys: Any) -> None:
     assert cli.run(["check", str(config), policy("recurrent"), NORMALISED]) == 0
     runs.here(config, run, [policy("recurrent"), NORMALISED])
     capsys.readouterr()
+    import jax
+
+    jax.config.update("jax_compilation_cache_dir", None)
     assert cli.run(["eval", str(run), "--episodes", "3", "--json"]) == 0
+    assert Path(jax.config.jax_compilation_cache_dir).parent == run / "jax_cache"
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["failed"] == 0
     runs.here(
         config, tmp_path / "next", [policy("recurrent"), NORMALISED, f"policy.init_from={run}", "stop.generations=0"]

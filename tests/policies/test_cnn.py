@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import numpy as np
@@ -10,12 +11,26 @@ import pytest
 pytest.importorskip("jax", reason="JAX is not installed here: make test-jax")
 from hpc_es.config.loading import validate
 from hpc_es.config.options import warnings_of
-from hpc_es.core.data import Actions, Box, Discrete, MultiDiscrete, ObservationSpec, Spaces, flat_observations
+from hpc_es.core.data import (
+    Actions,
+    Box,
+    Discrete,
+    Jobs,
+    MultiDiscrete,
+    ObservationSpec,
+    Outcome,
+    Spaces,
+    flat_observations,
+    row_dtype,
+)
 from hpc_es.core.errors import ConfigError
+from hpc_es.core.keys import Keys
 from hpc_es.core.policy import PurePolicy, ReferencePolicy
-from hpc_es.core.population import Explicit
+from hpc_es.core.population import Explicit, unperturbed
 from hpc_es.policies import cnn
 from hpc_es.policies.cnn import Convolution, Options
+from hpc_es.policies.networks.jax_convolutional import Folding
+from hpc_es.tasks.problems import ObservationNormalization, PolicyProblem
 
 BOX = Box(np.array([-1, -2], np.float32), np.array([1, 2], np.float32))
 IMAGE = ObservationSpec((6, 5, 2), np.dtype(np.uint8))
@@ -193,6 +208,29 @@ def test_rows_of_a_virtual_batch_policy_are_independent_and_can_be_kept() -> Non
     assert together.act(observations[[1, 4]]).tobytes() == actions[[1, 4]].tobytes()
     copies = np.stack([theta[2]] * 3)
     assert actor(policy, copies).act(observations[[2, 2, 2]]).tobytes() == actions[[2, 2, 2]].tobytes()
+
+
+class Episode:
+    """A task whose episodes are one observation of zeros."""
+
+    spaces, episodes_per_job, name = Spaces(IMAGE, BOX), 1, "episode"
+
+    def evaluate(self, actor: Any, batch: Any, poll: Any) -> Outcome:
+        actor.act(np.zeros((len(batch.seeds), *IMAGE.shape), IMAGE.dtype))
+        return Outcome(np.zeros(len(batch.seeds), row_dtype()), {}, {})
+
+
+def test_messages_are_answered_while_virtual_batches_are_folded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fold of 4 candidates takes 0.2 s; the task itself does not poll."""
+    policy = policy_of(normalisation="virtual_batch", reference_frames=3)
+    problem = PolicyProblem(Episode(), policy, Keys(1), ObservationNormalization(), 4)
+    original = Folding.__call__
+    monkeypatch.setattr(Folding, "__call__", lambda self, stack: time.sleep(0.2) or original(self, stack))
+    population = unperturbed(policy.layout, policy.initial(np.random.default_rng(0)), 4)
+    polls: list[float] = []
+    jobs = Jobs(0, range(4), list(range(4)), "train")
+    problem.evaluate(population, jobs, problem.carried(), lambda: polls.append(time.perf_counter()))
+    assert len(polls) > 10
 
 
 def test_chunks_can_fill_the_calls_of_every_policy() -> None:

@@ -5,10 +5,9 @@ A call runs in segments of steps in another thread, so that the rank can answer 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -29,27 +28,11 @@ from hpc_es.core.data import (
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.failures import Failure, failure_from_text
 from hpc_es.core.policy import Batch, PurePolicy
+from hpc_es.devices.jax_setup import in_thread
 from hpc_es.tasks.jax_episodes.call_shape import NAN_OBSERVATION, CallShape
 from hpc_es.tasks.jax_episodes.environments import Traced
 from hpc_es.tasks.jax_episodes.rollout import CallInputs, Carry, ObservationTotals, PlayResults, initial_carry, segment
 from hpc_es.tasks.observation_statistics import ObservationSums
-
-POLL_SECONDS = 2e-3  # between calls of `poll`
-T = TypeVar("T")
-
-_thread = ThreadPoolExecutor(1, "compiled calls")  # one, so that an abandoned call ends before the next begins
-
-
-def in_thread(function: Callable[[], T], poll: Poll) -> T:
-    """Return the function's result, computed in the worker thread; `poll` is called meanwhile, at least once.
-
-    In the main thread a small call of JAX would block, and no signal would be handled until it returns.
-    """
-    future = _thread.submit(function)
-    poll()
-    while not wait((future,), POLL_SECONDS).done:
-        poll()
-    return future.result()
 
 
 class CompiledCall:

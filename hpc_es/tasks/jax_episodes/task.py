@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import os
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -113,15 +112,11 @@ class CompiledProblem(PolicyProblem):
         self.program.trace()
 
     def open(self, run: RunContext) -> None:
-        """Compile on rank 0, on one rank of each node, then on the others; those that come later read the cache."""
+        """Compile, one rank per node before the others, which read the cache."""
         self._compiled_task.require_device()
         if self._compiled_task.options.compilation_cache:
             jax_setup.use_cache(run.call_on_rank_0(lambda: jax_setup.prepare_cache(run.directory)))
-        stage = 0 if run.rank == 0 else 1 if run.node_rank == 0 else 2
-        for number in range(3):
-            if stage == number:
-                self.program.compile(lambda: None)
-            run.barrier()
+        jax_setup.compile_in_turn(run, lambda: self.program.compile(lambda: None))
 
     def environment_info(self) -> Mapping[str, Any]:
         """Return the device, the lanes and XLA's flags."""
@@ -288,10 +283,9 @@ class JaxEpisodes:
 
     def environment_info(self) -> dict[str, Any]:
         """Return device, lanes and XLA's flags: results depend on them, in addition to config and versions."""
-        device = configured_jax(self.options.platform).devices()[0]
-        info = {"platform": device.platform, "device_kind": device.device_kind, "lanes": self.options.lanes}
-        flags = os.environ.get("XLA_FLAGS", "")
-        return {"compiled_for": {**info, "jobs_per_call": self.options.jobs_per_call, "xla_flags": flags}}
+        info = jax_setup.compilation_info(self.options.platform)
+        shape = {"lanes": self.options.lanes, "jobs_per_call": self.options.jobs_per_call}
+        return {"compiled_for": {**info, **shape}}
 
     def close(self) -> None:
         """Delete the compiled calls."""
