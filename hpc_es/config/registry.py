@@ -12,6 +12,7 @@ and checkpoints record them for `hpc-es eval`.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import importlib
@@ -19,7 +20,7 @@ import re
 import sys
 import sysconfig
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
@@ -267,6 +268,17 @@ _config_directory: list[Path] = []
 def set_config_directory(directory: str | Path | None) -> None:
     """Set the directory of the config; None: the current one."""
     _config_directory[:] = [Path(directory or ".").resolve()]
+
+
+@contextlib.contextmanager
+def within_config_directory(directory: str | Path | None) -> Iterator[None]:
+    """Set the directory of a config within the context, and restore the one before it."""
+    before = [*_config_directory]
+    set_config_directory(directory)
+    try:
+        yield
+    finally:
+        _config_directory[:] = before
 
 
 def config_directory() -> Path:

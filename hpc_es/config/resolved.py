@@ -208,7 +208,8 @@ def check_trust(data: ConfigData, recorded: Mapping[str, str], trusted: bool, wh
     for name, now in hashes.items():
         before = recorded.get(name, "")
         if not now:
-            text = f"expected the source of {name!r}, which {where} needs, found none in {search_path_text()}"
+            searched = search_path_text() if ":" in name or is_user_kind(name) else data.get("directory") or "."
+            text = f"expected the source of {name!r}, which {where} needs, found none in {searched}"
             raise UserError(f"{text}: start this command in its directory")
         if now != before and not trusted:
             paths = sorted(source_files(name).values()) if ":" in name or is_user_kind(name) else []

@@ -53,7 +53,9 @@ class Options(PolicyOptions):
         "number of candidates that are computed together; results depend on it, not on chunks or ranks", 16
     )
     frozen: bool = option(
-        "whether statistics that only training updates, such as those of BatchNorm, are taken as constants", False
+        "whether layers that act in training only are accepted: statistics of BatchNorm as constants, dropout without "
+        "effect",
+        False,
     )
 
     def problems(self) -> Iterator[tuple[str, str]]:
@@ -168,10 +170,10 @@ def _built(options: Options, spaces: Spaces, has_value: bool) -> NetworkPolicy:
             from hpc_es.policies.networks import jax_networks
 
             adapt, check = jax_networks.jax_network, jax_networks.check
-        network = adapt(function, options.network, spaces.observations, options.frozen)
+        network, again = (adapt(function, options.network, spaces.observations, options.frozen) for _ in range(2))
         _require_backend(network, options)
         text = _outputs_text(spaces, head) + (", and the value of the observation" if has_value else "")
-        check(network, options.network, spaces.observations, outputs, text)
+        check(network, again, options.network, spaces.observations, outputs, text)
     return NetworkPolicy(options, spaces, network, head)
 
 
@@ -224,7 +226,7 @@ def _builder(options: Options, observations: ObservationSpec, outputs: int) -> C
     if options.network.endswith(FILE_SUFFIX):
         from hpc_es.policies.networks.keras_networks import load_model
 
-        path = config_directory() / options.network
+        path = _keras_file(options.network, config_directory())
         return lambda seed: load_model(path)
     function = import_function(options.network, KEY, "my_net:build")
     keywords = {**options.network_kwargs}
@@ -263,10 +265,16 @@ def _seed_generators(seed: int) -> None:
         keras.config.set_dtype_policy(dtypes)
 
 
+def _keras_file(name: str, directory: Path) -> Path:
+    """Return the path of a Keras file: in the directory of the config, or in the current one if it is only there."""
+    path = directory / name
+    return path if path.is_file() or not Path(name).is_file() else Path(name).resolve()
+
+
 def sources(section: Mapping[str, Any], directory: Path) -> dict[str, str]:
     """Return the SHA-256 of the module that builds the network, which is not imported, or of the Keras file."""
     name = str(section.get("network", ""))
     if not name.endswith(FILE_SUFFIX):
         return {name: source_hash(name)}
-    path = directory / name
+    path = _keras_file(name, directory)
     return {name: hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""}

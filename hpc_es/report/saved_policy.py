@@ -14,7 +14,7 @@ import numpy.typing as npt
 from hpc_es.algorithms.actor_critic.episodes import SamplingActor
 from hpc_es.config import registry
 from hpc_es.config.options import Options, field_hints
-from hpc_es.config.registry import module, policy_builder
+from hpc_es.config.registry import module, policy_builder, within_config_directory
 from hpc_es.config.resolved import check_trust, completed, named_user_kinds, parse_resolved, plain_data
 from hpc_es.config.schema import Config
 from hpc_es.core.data import Array, Arrays, Discrete, Float32, Normaliser, Spaces
@@ -94,7 +94,8 @@ class StoredPolicy:
         Raises CheckpointError if theta has another number of parameters.
         """
         options = with_changes(self.config.policy, **changes)
-        policy: Policy = policy_builder(options.kind, self.config.algorithm.kind)(options, spaces)
+        with within_config_directory(self.config.directory):
+            policy: Policy = policy_builder(options.kind, self.config.algorithm.kind)(options, spaces)
         if policy.layout.size != self.theta.size:
             sizes = f"it has {self.theta.size} parameters, but its config describes a policy with {policy.layout.size}"
             raise CheckpointError(f"{self.path}: {sizes}; has the environment changed since the training?")

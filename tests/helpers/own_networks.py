@@ -5,6 +5,7 @@ network: tests.helpers.own_networks:plain
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 WIDTH = 6
@@ -83,7 +84,7 @@ def nnx(observations: Any, outputs: int, seed: int) -> Any:
     from flax import nnx
 
     rngs = nnx.Rngs(seed)
-    layers = [nnx.Linear(observations.size, WIDTH, rngs=rngs), nnx.Dropout(0.5, rngs=rngs), nnx.tanh]
+    layers = [nnx.Linear(observations.size, WIDTH, rngs=rngs), nnx.tanh]
     return nnx.Sequential(lambda x: x.ravel().astype("float32"), *layers, nnx.Linear(WIDTH, outputs, rngs=rngs))
 
 
@@ -124,6 +125,50 @@ def keras_subclassed(observations: Any, outputs: int) -> Any:
             return self.last(self.hidden(keras.ops.reshape(x, (x.shape[0], -1))))
 
     return Model()
+
+
+def wide(observations: Any, outputs: int) -> Any:
+    """A pair with an output too many."""
+    return plain(observations, outputs + 1)
+
+
+def noisy(observations: Any, outputs: int) -> Any:
+    """A pair whose outputs have random numbers."""
+    import numpy as np
+
+    init, apply = plain(observations, outputs)
+    return init, lambda parameters, observation: apply(parameters, observation) + np.random.rand()
+
+
+def whole(observations: Any, outputs: int) -> Any:
+    """A pair whose parameters are whole numbers."""
+    import numpy as np
+
+    return lambda key: {"w": np.ones((observations.size, outputs), int)}, lambda parameters, x: x @ parameters["w"]
+
+
+def mismatched(observations: Any, outputs: int) -> Any:
+    """A pair whose kernel has a row too few for an observation."""
+    import numpy as np
+
+    kernel = np.ones((observations.size - 1, outputs), np.float32)
+    return lambda key: {"w": kernel}, lambda parameters, x: x @ parameters["w"]
+
+
+def failing(observations: Any, outputs: int) -> Any:
+    raise ValueError("no layers")
+
+
+CALLS = itertools.count()
+
+
+def unordered(observations: Any, outputs: int) -> Any:
+    """A pair whose parameter has another name in every call."""
+    import numpy as np
+
+    name = f"w_{next(CALLS)}"
+    kernel = np.ones((observations.size, outputs), np.float32)
+    return lambda key: {name: kernel}, lambda parameters, x: x @ parameters[name]
 
 
 def keras_wide(observations: Any, outputs: int) -> Any:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import importlib.util
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +15,7 @@ import pytest
 pytest.importorskip("jax", reason="JAX is not installed here: make test-jax")
 import hpc_es
 from hpc_es import cli
-from hpc_es.core.errors import UserError
+from hpc_es.core.errors import ConfigError, UserError
 from tests.helpers import runs
 from tests.helpers.harness import ROOT, mpiexec
 from tests.helpers.own_networks import NAMES
@@ -174,6 +177,43 @@ def test_options_without_effect_in_compiled_episodes_are_reported(tmp_path: Path
 # Commands.
 
 
+WRONG = {
+    "wide": "expected outputs float32[2] of tests.helpers.own_networks:wide (a Box of 2), found float32[3]",
+    "noisy": "two calls of tests.helpers.own_networks:noisy with the same arguments differ",
+    "whole": "expected parameters that are floating-point, found 'w' of dtype int64",
+    "mismatched": "apply of tests.helpers.own_networks:mismatched fails: TypeError",
+    "failing": "fails for observations 4 and 2 outputs: ValueError: no layers",
+    "nowhere": "there is no 'nowhere' in tests.helpers.own_networks",
+    "unordered": "returns different networks in two calls with the same arguments: the parameter 'w_",
+    "nothing_known": "to return a pair (init, apply) of functions",
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_check_reports_wrong_networks(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as refused:
+        cli.run(["check", str(runs.tiny(tmp_path)), policy(name)])
+    text = str(refused.value)
+    assert "policy.network: " in text and WRONG[name] in text
+
+
+@pytest.mark.parametrize(
+    ("section", "library"),
+    [
+        ("{kind: network, network: 'tests.helpers.own_networks:plain'}", "jax"),
+        ("{kind: cnn, preset: minatar}", "jax"),
+        ("{kind: network, network: 'tests.helpers.own_networks:keras', backend: tensorflow}", "tensorflow"),
+    ],
+)
+def test_check_reports_a_backend_that_is_not_installed(
+    section: str, library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == library else find(name))
+    with pytest.raises(ConfigError, match=f"policy.backend: is {library}, which needs"):
+        cli.run(["check", str(runs.tiny(tmp_path)), f"policy={section}"])
+
+
 def test_check_eval_and_init_from(tmp_path: Path, capsys: Any) -> None:
     config, run = runs.tiny(tmp_path), tmp_path / "run"
     assert cli.run(["check", str(config), policy("recurrent"), NORMALISED]) == 0
@@ -209,3 +249,41 @@ def test_changed_module_needs_trust(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     with pytest.raises(UserError, match="would run 'changing_net:build', whose source"):
         hpc_es.load_policy(tmp_path / "run")
     assert hpc_es.load_policy(tmp_path / "run", trust=True).params > 0
+
+
+def test_keras_file_is_found_from_every_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its path is relative to the config, and its bytes are recorded."""
+    config, run = runs.tiny(tmp_path / "config"), tmp_path / "run"
+    options = ["policy={kind: network, network: net.keras}", "stop.generations=1"]
+    file = tmp_path / "config" / "net.keras"
+    keras_model(4).save(file)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    runs.here(config, run, options)
+    first = runs.newest(run)
+    assert first.provenance["sources"]["net.keras"] == hashlib.sha256(file.read_bytes()).hexdigest()
+    assert cli.run(["eval", str(run), "--episodes", "3"]) == 0
+    assert cli.run(["export", str(run), "policy.keras"]) == 0
+    assert hpc_es.load_policy(run).params == first.state.theta.size
+    runs.here(config, run, [*options[:1], "stop.generations=2"])
+    assert runs.newest(run).state.generation == 2
+
+    keras_model(4).save(file)  # with other weights
+    with pytest.raises(UserError, match=r"would run 'net\.keras', whose source has SHA-256"):
+        cli.run(["eval", str(run), "--episodes", "3"])
+    assert cli.run(["eval", str(run), "--episodes", "3", "--trust"]) == 0
+    runs.here(config, run, [*options[:1], "stop.generations=3"])
+    assert "net.keras" in (run / "log.txt").read_text()
+    file.rename("net.keras")  # into the current directory
+    assert cli.run(["eval", str(run), "--episodes", "3", "--trust"]) == 0
+    Path("net.keras").unlink()
+    with pytest.raises(UserError, match=r"expected the source of 'net\.keras', which"):
+        cli.run(["eval", str(run), "--episodes", "3", "--trust"])
+
+
+def keras_model(inputs: int) -> Any:
+    """A Keras model, on the backend that a policy selects."""
+    os.environ.setdefault("KERAS_BACKEND", "jax")
+    import keras
+
+    return keras.Sequential([keras.layers.Input((inputs,)), keras.layers.Dense(2)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -298,6 +299,130 @@ def test_mutable_statistics_are_refused_unless_frozen(build: Any, names: str, mo
     policy = policy_of("wrong", frozen=True)
     result = actor(policy, candidates(policy, 2)).act(observed(rows=2)[0])
     assert np.isfinite(result).all()
+
+
+def keras_dropout(*layers: Any) -> Any:
+    import keras
+
+    return keras_model(*(keras.layers.Dropout(0.5) for _ in layers))
+
+
+def linen_dropout(*layers: Any) -> Any:
+    import flax.linen as nn
+
+    return nn.Sequential([*(nn.Dropout(0.5, deterministic=False) for _ in layers), nn.Dense(2)])
+
+
+def nnx_dropout(*layers: Any) -> Any:
+    from flax import nnx
+
+    rngs = nnx.Rngs(0)
+    return nnx.Sequential(*(nnx.Dropout(0.5, rngs=rngs) for _ in layers), nnx.Linear(3, 2, rngs=rngs))
+
+
+def equinox_dropout(*layers: Any) -> Any:
+    import equinox
+    import jax
+
+    dense = equinox.nn.Linear(3, 2, key=jax.random.key(0))
+    return equinox.nn.Sequential([*(equinox.nn.Dropout(0.5) for _ in layers), dense])
+
+
+@pytest.mark.parametrize(
+    ("build", "layer"),
+    [(keras_dropout, "dropout"), (linen_dropout, "layers_0"), (nnx_dropout, "layers/0"), (equinox_dropout, "layers/0")],
+)
+def test_dropout_is_refused_unless_frozen(build: Any, layer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A frozen network acts like the one without the layer."""
+    text = f"the layer '{layer}' of tests.helpers.own_networks:wrong (Dropout) does nothing outside of training"
+    message = returned(lambda: build(1), monkeypatch)
+    assert text in message and "policy.frozen: true" in message
+    frozen, observations = policy_of("wrong", frozen=True), observed()
+    monkeypatch.setattr(own_networks, "wrong", lambda observations, outputs: build())
+    without, theta = policy_of("wrong"), candidates(frozen, ROWS)
+    assert acted(actor(frozen, theta), observations).tobytes() == acted(actor(without, theta), observations).tobytes()
+
+
+def counting_nnx() -> Any:
+    import jax.numpy as jnp
+    from flax import nnx
+
+    class Counting(nnx.Linear):
+        def __init__(self) -> None:
+            super().__init__(3, 2, rngs=nnx.Rngs(0))
+            self.calls = nnx.Variable(jnp.zeros(()))
+
+        def __call__(self, x: Any) -> Any:
+            self.calls[...] += 1
+            return super().__call__(x)
+
+    return Counting()
+
+
+def random_nnx() -> Any:
+    import jax
+    from flax import nnx
+
+    class Random(nnx.Linear):
+        def __init__(self) -> None:
+            super().__init__(3, 2, rngs=nnx.Rngs(0))
+            self.noise = nnx.Rngs(1)
+
+        def __call__(self, x: Any) -> Any:
+            return super().__call__(x) + jax.random.normal(self.noise())
+
+    return Random()
+
+
+def updating_linen() -> Any:
+    import flax.linen as nn
+
+    return nn.Sequential([nn.BatchNorm(use_running_average=False), nn.Dense(2)])
+
+
+def stateful_equinox() -> Any:
+    import equinox
+    import jax
+
+    norm = equinox.nn.BatchNorm(3, "batch", mode="batch")
+    return equinox.nn.Sequential([norm, equinox.nn.Linear(3, 2, key=jax.random.key(0))])
+
+
+@pytest.mark.parametrize(
+    ("build", "text"),
+    [
+        (counting_nnx, "changes calls when it acts: expected a model whose outputs depend on its inputs only"),
+        (random_nnx, "draws random numbers when it acts"),
+        (updating_linen, "fails: ModifyScopeVariableError"),
+        (stateful_equinox, "is state, such as that of BatchNorm, which calls would return"),
+    ],
+)
+def test_modules_that_change_when_they_act_are_always_refused(
+    build: Any, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert text in returned(build, monkeypatch, frozen=True)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "text"),
+    [
+        (lambda n: {f"w_{n}": np.ones(2, "f4")}, "the parameter 'w_0' in the first one, the parameter 'w_1' in the"),
+        (lambda n: {"w": np.ones(2, "f4"), **({"v": np.ones(1, "f4")} if n else {})}, "the parameter 'v'"),
+        (lambda n: {"w": np.ones(2 + n, "f4")}, "the parameter 'w' is [2] in the first one, [3] in the second"),
+        (lambda n: {"w": np.full(2, n, "f4")}, "the initial values of 'w', although the seed is the same"),
+        (lambda n: {"w": np.ones(2, "f4")}, "their outputs or memories for the same parameters"),
+    ],
+)
+def test_builder_that_returns_different_networks(parameters: Any, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its n-th call gives other parameters, and always another constant."""
+    calls = itertools.count()
+
+    def build() -> Any:
+        n = next(calls)
+        return lambda key: parameters(n), lambda p, x: p["w"][:2] + n if "w" in p else x[:2]
+
+    message = returned(build, monkeypatch)
+    assert "returns different networks in two calls with the same arguments" in message and text in message
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,17 @@ from hpc_es.core.policy import Tree
 from hpc_es.core.population import Layout
 from hpc_es.policies.networks.jax_convolutions import convolving_in_turn
 from hpc_es.policies.networks.keras_networks import KerasNetwork
-from hpc_es.policies.networks.network import KEY, STATISTICS, Backend, Network, array_text, require_deterministic
+from hpc_es.policies.networks.network import (
+    KEY,
+    STATISTICS,
+    Backend,
+    Network,
+    array_text,
+    require_deterministic,
+    require_same_network,
+    require_same_outputs,
+    stochastic_error,
+)
 
 EXPECTED = (
     "a pair (init, apply) of functions, an object with init, memory and apply, or a module of flax, equinox or Keras"
@@ -127,7 +137,7 @@ def jax_network(build: Build, name: str, observations: ObservationSpec, frozen: 
     Args:
         build: function that calls the builder, with a seed for its random numbers.
         name: name of the builder in messages.
-        frozen: whether to accept mutable statistics as constants.
+        frozen: whether to accept what only training uses: mutable statistics as constants, dropout without effect.
     """
     built = build(0)
     _refuse_torch(built, name)
@@ -142,9 +152,9 @@ def jax_network(build: Build, name: str, observations: ObservationSpec, frozen: 
     elif _is_instance(built, "flax.linen", "Module"):
         functions = _from_linen(built, name, zeros, frozen)
     elif _is_instance(built, "flax.nnx", "Module"):
-        functions = _from_nnx(build, built, name, frozen)
+        functions = _from_nnx(build, built, name, zeros, frozen)
     elif _is_instance(built, "equinox", "Module"):
-        functions = _from_equinox(build, built)
+        functions = _from_equinox(build, built, name, frozen)
     elif isinstance(built, tuple | list) and len(built) == 2 and all(map(callable, built)):
         functions = _from_pair(*built)
     else:
@@ -183,30 +193,48 @@ def _from_object(built: Any) -> TreeFunctions:
 
 
 def _from_linen(module: Any, name: str, zeros: Any, frozen: bool) -> TreeFunctions:
+    import flax.linen as nn
+
+    def without_dropout(method: Any, arguments: Any, keywords: Any, context: Any) -> Any:
+        """Call a method of a module, unless it is dropout that is not deterministic."""
+        layer, deterministic = context.module, [*arguments[1:2], keywords.get("deterministic")]
+        is_dropout = isinstance(layer, nn.Dropout) and context.method_name == "__call__"
+        if not is_dropout or not layer.rate or layer.deterministic or any(deterministic):
+            return method(*arguments, **keywords)
+        if not frozen:
+            raise stochastic_error(name, "/".join(layer.path), "Dropout")
+        return arguments[0]
+
     def init(seed: int) -> Any:
-        return dict(module.init(jax.random.key(seed), zeros))
+        with nn.intercept_methods(without_dropout):
+            return dict(module.init(jax.random.key(seed), zeros))
 
     others = {collection: tree for collection, tree in _call(name, "init", init, 0).items() if collection != "params"}
     if others and not frozen:
         raise ConfigError([(KEY, f"{name} has {', '.join(sorted(others))}, {STATISTICS}")])
     constants = jax.tree.map(np.asarray, others)
-    return TreeFunctions(
-        lambda seed: init(seed).get("params", {}),
-        lambda tree, memory, observation: (module.apply({"params": tree, **constants}, observation), memory),
-    )
+
+    def apply(tree: Any, memory: Any, observation: Any) -> tuple[Any, Any]:
+        with nn.intercept_methods(without_dropout):
+            return module.apply({"params": tree, **constants}, observation), memory
+
+    return TreeFunctions(lambda seed: init(seed).get("params", {}), apply)
 
 
-def _from_nnx(build: Build, built: Any, name: str, frozen: bool) -> TreeFunctions:
+def _from_nnx(build: Build, built: Any, name: str, zeros: Any, frozen: bool) -> TreeFunctions:
     from flax import nnx
 
     def split(module: Any) -> Any:
         module.eval()  # no dropout, and the statistics of BatchNorm as they are
         return nnx.split(module, nnx.Param, ...)
 
+    for path, layer in nnx.iter_modules(built):
+        rates = (getattr(layer, attribute, 0) for attribute in ("rate", "dropout_rate"))
+        if not frozen and any(rates) and getattr(layer, "deterministic", True) is not True:
+            raise stochastic_error(name, "/".join(map(str, path)), type(layer).__name__)
     graph, first, others = split(built)
-    statistics = [
-        "/".join(map(str, path)) for path, value in nnx.to_flat_state(others) if not isinstance(value, nnx.RngState)
-    ]
+    values = nnx.to_flat_state(others)
+    statistics = ["/".join(map(str, path)) for path, value in values if not isinstance(value, nnx.RngState)]
     if statistics and not frozen:
         raise ConfigError([(KEY, f"{name} has {', '.join(statistics)}, {STATISTICS}")])
 
@@ -218,11 +246,36 @@ def _from_nnx(build: Build, built: Any, name: str, frozen: bool) -> TreeFunction
         nnx.replace_by_pure_dict(state, tree)
         return nnx.merge(graph, state, others)(observation), memory
 
+    copy = nnx.merge(graph, *(jax.tree.map(lambda array: array, state) for state in (first, others)))
+    _call(name, "apply", copy, zeros)
+    for (path, value), (_, after) in zip(values, nnx.to_flat_state(split(copy)[2]), strict=True):
+        if any(one.tobytes() != other.tobytes() for one, other in zip(_bits(value), _bits(after), strict=True)):
+            changed = "/".join(map(str, path))
+            does = "draws random numbers" if isinstance(value, nnx.RngState) else f"changes {changed}"
+            text = f"{name} {does} when it acts: expected a model whose outputs depend on its inputs only"
+            raise ConfigError([(KEY, text)])
     return TreeFunctions(init, apply)
 
 
-def _from_equinox(build: Build, built: Any) -> TreeFunctions:
+def _bits(tree: Any) -> list[Array]:
+    """Return the arrays of a tree, those of random keys as numbers."""
+    is_key = [jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) for leaf in jax.tree.leaves(tree)]
+    leaves = zip(jax.tree.leaves(tree), is_key, strict=True)
+    return [np.array(jax.random.key_data(leaf) if key else leaf) for leaf, key in leaves]
+
+
+def _from_equinox(build: Build, built: Any, name: str, frozen: bool) -> TreeFunctions:
     import equinox
+
+    def is_special(node: Any) -> bool:
+        return isinstance(node, equinox.nn.Dropout | equinox.nn.StateIndex)
+
+    for path, layer in jax.tree_util.tree_flatten_with_path(built, is_leaf=is_special)[0]:
+        if isinstance(layer, equinox.nn.StateIndex):
+            text = f"{_path_text(path)!r} of {name} is state, such as that of BatchNorm, which calls would return"
+            raise ConfigError([(KEY, f"{text}: expected a layer without it, such as LayerNorm")])
+        if isinstance(layer, equinox.nn.Dropout) and layer.p and not layer.inference and not frozen:
+            raise stochastic_error(name, _path_text(path), "Dropout")
 
     def split(module: Any) -> Any:
         return equinox.partition(equinox.nn.inference_mode(module), equinox.is_inexact_array)
@@ -237,10 +290,10 @@ def _from_equinox(build: Build, built: Any) -> TreeFunctions:
 # Checks
 
 
-def check(network: Network, name: str, observations: ObservationSpec, outputs: int, why: str) -> None:
+def check(network: Network, again: Network, name: str, observations: ObservationSpec, outputs: int, why: str) -> None:
     """Trace a network for one observation and call it twice; ConfigError if it does not fit, or is not deterministic.
 
-    `why` says what the outputs are for.
+    `again` is the network of a second call of the builder, which must be the same. `why` says what the outputs are for.
     """
     parts = {part: jax.ShapeDtypeStruct(shape, jnp.float32) for part, shape in network.layout.shapes.items()}
     observation = jax.ShapeDtypeStruct(observations.shape, observations.dtype)
@@ -256,13 +309,15 @@ def check(network: Network, name: str, observations: ObservationSpec, outputs: i
     if _memory_text(after) != _memory_text(memory):
         text = f"expected {name} to return a memory like its memory(), {_memory_text(memory)}"
         raise ConfigError([(KEY, f"{text}, found {_memory_text(after)}")])
+    require_same_network(name, network, again)
     parameters = network.layout.split(network.initial(np.random.default_rng(0)))
     ones = np.ones(observations.shape, observations.dtype)
-    first, second = (
-        [np.asarray(leaf) for leaf in jax.tree.leaves(network.apply(parameters, network.memory(), ones))]
-        for _ in range(2)
+    first, second, other = (
+        [np.asarray(leaf) for leaf in jax.tree.leaves(one.apply(parameters, one.memory(), ones))]
+        for one in (network, network, again)
     )
     require_deterministic(name, first, second)
+    require_same_outputs(name, first, other)
 
 
 def _memory_text(memory: Any) -> str:

@@ -18,7 +18,7 @@ from hpc_es.core.errors import ConfigError
 from hpc_es.core.failures import failure_from_error
 from hpc_es.core.policy import Tree
 from hpc_es.core.population import Layout
-from hpc_es.policies.networks.network import KEY, STATISTICS, Backend
+from hpc_es.policies.networks.network import KEY, STATISTICS, Backend, stochastic_error
 
 SEED_DTYPE = "uint32"  # of the states of random generators, which layers such as Dropout and LSTM have
 RATES = ("rate", "stddev", "dropout", "recurrent_dropout")  # of layers that draw random numbers in training
@@ -158,9 +158,7 @@ def _refuse_state(model: Any, name: str, frozen: bool) -> None:
         raise ConfigError([(KEY, text)])
     stochastic = [layer for layer in layers if any(_number(layer, rate) for rate in RATES)]
     if stochastic and not frozen:
-        text = f"the layer {stochastic[0].name!r} of {name} ({type(stochastic[0]).__name__}) does nothing outside of"
-        text += " training: expected a model without it, or policy.frozen: true, which leaves it without effect"
-        raise ConfigError([(KEY, text)])
+        raise stochastic_error(name, stochastic[0].name, type(stochastic[0]).__name__)
     statistics = [
         variable.path
         for layer in layers

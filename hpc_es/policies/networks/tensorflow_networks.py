@@ -17,7 +17,14 @@ import numpy as np
 from hpc_es.core.data import Array, ObservationSpec
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.failures import failure_from_error
-from hpc_es.policies.networks.network import KEY, Network, array_text, require_deterministic
+from hpc_es.policies.networks.network import (
+    KEY,
+    Network,
+    array_text,
+    require_deterministic,
+    require_same_network,
+    require_same_outputs,
+)
 from hpc_es.policies.networks.tensorflow_actors import tensorflow
 
 EXPECTED = "a Keras model, or an object with layout, backend, initial, memory and apply"
@@ -43,10 +50,10 @@ def tensorflow_network(build: Callable[[int], Any], name: str, observations: Obs
     raise ConfigError([(KEY, f"expected {name} to return {EXPECTED}, found {actual}{remedy}")])
 
 
-def check(network: Network, name: str, observations: ObservationSpec, outputs: int, why: str) -> None:
+def check(network: Network, again: Network, name: str, observations: ObservationSpec, outputs: int, why: str) -> None:
     """Call a network twice; ConfigError if it does not fit, or is not deterministic.
 
-    `why` says what the outputs are for.
+    `again` is the network of a second call of the builder, which must be the same. `why` says what the outputs are for.
     """
     parameters = network.layout.split(network.initial(np.random.default_rng(0)))
     observation = np.ones(observations.shape, observations.dtype)
@@ -60,6 +67,8 @@ def check(network: Network, name: str, observations: ObservationSpec, outputs: i
         raise ConfigError([(KEY, f"{text}, found [{', '.join(after)}]")])
     second, _ = _called(network, name, parameters, observation)
     require_deterministic(name, first, second)
+    require_same_network(name, network, again)
+    require_same_outputs(name, first, _called(again, name, parameters, observation)[0])
 
 
 def _called(network: Network, name: str, parameters: Any, observation: Array) -> tuple[list[Array], list[str]]:
