@@ -88,9 +88,10 @@ IN_CONTAINER = {
 # calls the commands of SLURM, which the container may lack.
 job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}
 job=${job:-$SLURM_JOB_ID}
-if [ "$status" -ne 0 ] && [ "$(squeue --noheader --jobs="$job" --format=%T)" = RUNNING ] &&
+try() { for pause in 0 5 15; do sleep "$pause" && "$@" && return; done; false; } # the controller may be busy
+if [ "$status" -ne 0 ] && [ "$(try squeue --noheader --jobs="$job" --format=%T)" = RUNNING ] &&
     "${python[@]}" -m hpc_es requeue "$run" --status "$status" --decide; then
-    scontrol requeue "$job"
+    try scontrol requeue "$job"
 fi""",
 }
 ONCE = {

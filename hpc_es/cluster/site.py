@@ -145,7 +145,7 @@ def detect(environ: Mapping[str, str]) -> Detected:
         if value:
             values[key] = value
 
-    nodes = partitions(_output("sinfo", "--noheader", "--format=%P|%c|%G|%D"))
+    nodes = partitions(_output("sinfo", "--noheader", "--format=%P|%X|%Y|%G|%D"))
     default = next((name for name in nodes if name.endswith("*")), "")
     largest = max(nodes, key=lambda name: (nodes[name].gpus != "", name == default), default="")
     names = ", ".join(name.rstrip("*") for name in nodes)
@@ -187,13 +187,14 @@ class Nodes:
 def partitions(text: str) -> dict[str, Nodes]:
     """Return the nodes of each partition from the output of sinfo; the most frequent kind of nodes counts.
 
-    A line is PARTITION|CPUS|GRES|NODES, such as "gpu*|64|gpu:a100:4(S:0-1)|12".
+    A line is PARTITION|SOCKETS|CORES PER SOCKET|GRES|NODES, such as "gpu*|2|32|gpu:a100:4(S:0-1)|12".
     """
     kinds: dict[str, tuple[int, Nodes]] = {}
     for line in text.splitlines():
-        name, cores, gres, count = [*line.split("|"), "", "", ""][:4]
+        name, sockets, cores, gres, count = [*line.split("|"), "", "", "", ""][:5]
         gpus = re.search(r"\bgpu:((?:[\w.-]+:)?\d+)", gres)
-        number, size = (int(re.sub(r"\D", "", field) or 0) for field in (count, cores))
+        number, *per_node = (int(re.sub(r"\D", "", field) or 0) for field in (count, sockets, cores))
+        size = per_node[0] * per_node[1]
         if name and size and number > kinds.get(name, (0, None))[0]:
             kinds[name] = number, Nodes(size, gpus[1] if gpus else "")
     return {name: nodes for name, (_, nodes) in kinds.items()}

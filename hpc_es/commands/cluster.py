@@ -229,6 +229,10 @@ def batch_script(
 
     site = load_site(arguments.site)
     is_tuning = is_tuning_file(arguments.config)
+    if site.scheduler == "pbs" and lines_of is option_lines:
+        raise UserError(
+            "the site profile has scheduler: pbs, and this script is for SLURM: use hpc-es submit, or --site"
+        )
     if site.container and (arguments.chain > 1 or arguments.node_copy):
         option = "--chain" if arguments.chain > 1 else "--node-copy"
         raise UserError(f"{option}: not supported with a container, which the site profile sets")

@@ -121,6 +121,18 @@ def test_requeue_outside_of_a_job_does_nothing(tmp_path: Path, monkeypatch: Any)
         cli.run(["requeue", str(tmp_path), "--status", "75"])
 
 
+@pytest.mark.parametrize(("status", "exit_status"), [("interrupted", 0), ("finished", 1)])
+def test_decision_without_slurm_is_an_exit_status(
+    status: str, exit_status: int, tmp_path: Path, monkeypatch: Any
+) -> None:
+    """As in a container, or in PBS: the script requeues or submits the job itself."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    monkeypatch.setenv("PBS_JOBID", "7.head")
+    (tmp_path / "status.json").write_text(json.dumps({"status": status, "generation": 3, "job": "7.head"}))
+    assert cli.run(["requeue", str(tmp_path), "--status", "75", "--decide"]) == exit_status
+
+
 __all__ = ["toy"]
 HERE = {"job": "7", "restarts": 0}
 PENDING = """9 afterany:8(unfulfilled)

@@ -99,10 +99,15 @@ def test_container_runs_the_interpreter_and_the_shell_calls_slurm(toy: Path, pro
     script = written(capsys, toy)
     assert "\npython=(apptainer exec --nv 'my image.sif' python)\n" in script
     assert '-m hpc_es.mpi.plugin "$(srun --mpi=list 2>&1)")' in script
-    assert script.index("--decide; then") < script.index('scontrol requeue "$job"')
+    assert script.index("--decide; then") < script.index('try scontrol requeue "$job"')
     shellcheck(script, toy.parent)
     assert "--chain: not supported with a container" in refused(capsys, toy, "--chain", "2", "--dry-run")
     assert "--node-copy: not supported with a container" in refused(capsys, toy, "--node-copy", "--dry-run")
+
+
+def test_profile_of_another_scheduler_is_refused(toy: Path, profile: Path, capsys: Any) -> None:
+    profile.write_text("scheduler: pbs\n")
+    assert "the site profile has scheduler: pbs" in refused(capsys, toy, "--dry-run")
 
 
 def test_other_launchers_start_the_number_of_ranks(toy: Path, profile: Path, capsys: Any) -> None:

@@ -124,12 +124,12 @@ def test_script_of_the_check_is_not_requeued(profile: Path, tmp_path: Path, caps
     shellcheck(script, tmp_path)
 
 
-SINFO = "debug|8|(null)|2\nbatch*|64|(null)|100\nbatch*|96+|(null)|3\ngpu|64|gpu:a100:4(S:0-1)|12\n"
+SINFO = "debug|1|8|(null)|2\nbatch*|2|32|(null)|100\nbatch*|2|48+|(null)|3\ngpu|2|32|gpu:a100:4(S:0-1)|12\n"
 
 
 def test_partitions_have_the_most_frequent_nodes() -> None:
     assert partitions(SINFO) == {"debug": Nodes(8, ""), "batch*": Nodes(64, ""), "gpu": Nodes(64, "a100:4")}
-    assert partitions("") == {} and partitions("x|1+|gpu:2|1")["x"] == Nodes(1, "2")
+    assert partitions("") == {} and partitions("x|1+|4|gpu:2|1")["x"] == Nodes(4, "2")
 
 
 def test_init_writes_detected_values(profile: Path, tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
