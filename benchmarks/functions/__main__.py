@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import benchmarks.functions
-from benchmarks.functions import contenders, cost, profiles, ranks, tables, trials
+from benchmarks.functions import contenders, cost, mixed, profiles, ranks, tables, trials
 from benchmarks.jobs import ROOT
 from hpc_es.core.errors import UserError
 
@@ -69,6 +69,12 @@ def parser() -> argparse.ArgumentParser:
     together.add_argument("--seconds", nargs="+", type=float, default=[0.001, 1.0], help="durations of an evaluation")
     together.add_argument("--busy", action="store_true", help="evaluations compute instead of sleeping")
     together.add_argument("--rounds", type=int, default=3)
+    discrete = commands.add_parser("mixed", help="evaluations on functions of numbers, integers and booleans")
+    discrete.set_defaults(run=run_mixed)
+    discrete.add_argument("--sizes", nargs="+", type=int, default=[20, 40], help="numbers of parameters")
+    discrete.add_argument("--runs", type=int, default=20, help="runs per function")
+    discrete.add_argument("--only", nargs="+", default=list(mixed.CONTENDERS), choices=list(mixed.CONTENDERS))
+    discrete.add_argument("--csv", type=Path, help="write all trials, such as to docs/mixed.csv")
     for command in (costs, together):
         command.add_argument("--strict", action="store_true", help="end with status 1 if a target is missed")
     return parser
@@ -99,6 +105,16 @@ def show_tables(options: argparse.Namespace) -> int:
         options.csv.write_text(tables.csv_text(rows))
     if options.png:
         profiles.draw(rows, options.png)
+    return 0
+
+
+def run_mixed(options: argparse.Namespace) -> int:
+    """Run the searches, write the trials after each and print the table."""
+    rows: list[mixed.Trial] = []
+    for row in mixed.trials(options.sizes, options.runs, options.only):
+        rows.append(row)
+        (options.csv or RESULTS / "mixed.csv").write_text(mixed.csv_text(rows))
+    print(mixed.markdown(rows))
     return 0
 
 

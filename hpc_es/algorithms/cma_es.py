@@ -13,6 +13,8 @@ generation is
 
 C^(1/2) is symmetric, so C^(-1/2) y_w = sum_i w_i z_i. The rank-mu sum is divided into blocks of rows, each computed by
 one rank; C^(1/2) is computed on rank 0, and not in every generation, because it changes slowly.
+
+Discrete coordinates have a margin, and choices a distribution of their own: see `common/mixed.py`.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ from hpc_es.core.data import Arrays, Chunk, Float64, Rows, State
 from hpc_es.core.interfaces import Needs, VectorProblem
 from hpc_es.core.population import Explicit, Population
 
-NEEDS = Needs(searches="vectors", noise=True, growing=True, presets={"noise.kind": "counter"})
+NEEDS = Needs(searches="vectors", noise=True, growing=True, mixed=True, presets={"noise.kind": "counter"})
 
 
 @options
@@ -90,23 +92,28 @@ def constants(n: int, population: int, active: bool) -> Constants:
 class CMAES(DistributionStrategy):
     """CMA-ES.
 
+    The normal distribution covers all parameters except choices.
+
     State, shared:
         sigma: float64[]; step size
-        root: float64[params, params]; C^(1/2), the symmetric square root of the covariance
+        root: float64[normal, normal]; C^(1/2), the symmetric square root of the covariance
+        those of `hpc_es.algorithms.common.mixed.MixedVector`
     State, master:
-        covariance: float64[params, params]; C, without sigma
-        axes: float64[params, params]; eigenvectors of C as columns, when the root was last computed
-        axis_lengths: float64[params]; square roots of the eigenvalues of C at that time, ascending
-        sigma_path: float64[params]; p_sigma, evolution path of the step size
-        covariance_path: float64[params]; p_c, evolution path of the covariance
+        covariance: float64[normal, normal]; C, without sigma
+        axes: float64[normal, normal]; eigenvectors of C as columns, when the root was last computed
+        axis_lengths: float64[normal]; square roots of the eigenvalues of C at that time, ascending
+        sigma_path: float64[normal]; p_sigma, evolution path of the step size
+        covariance_path: float64[normal]; p_c, evolution path of the covariance
         root_age: int64[]; `age` at that time
     """
 
     options: Options
 
+    adapts_mixed = True
+
     def constants(self, state: State) -> Constants:
         """Return the constants of the current search."""
-        return constants(self.problem.size, self.population(state), self.options.active)
+        return constants(max(1, self.normal_size), self.population(state), self.options.active)
 
     def initial_distribution(self, sigma: float, ratios: Float64) -> tuple[Arrays, Arrays]:
         """Return a diagonal covariance and paths of 0."""
@@ -124,12 +131,15 @@ class CMAES(DistributionStrategy):
 
     @cached_property
     def _sampler(self) -> BlockSampler:
-        return BlockSampler(self.noise, self.problem.size)
+        return BlockSampler(self.noise, self.normal_size)
 
     def candidates(self, state: State, chunk: Chunk) -> Population:
         """Return x = m + sigma C^(1/2) z (eqs. 38 to 40)."""
         m, sigma, root = state.theta, state.shared["sigma"], state.shared["root"]
         y = self._sampler.y(state.generation, self.population(state), chunk.job_numbers, root)
+        if self.mixed is not None:
+            vectors = self.mixed.candidates(state.shared, state.generation, chunk.job_numbers, sigma * y)
+            return Explicit(self.problem.layout, vectors)
         return Explicit(self.problem.layout, (m + sigma * y).astype(m.dtype, copy=False))
 
     def weights(self, state: State, rows: Rows, fitness: Float64) -> Float64:
@@ -138,14 +148,14 @@ class CMAES(DistributionStrategy):
 
     def blocks(self, state: State) -> int:
         """Return the number of blocks of rows of the covariance."""
-        return covariance.blocks(self.population(state), self.problem.size)
+        return self.normal_size and covariance.blocks(self.population(state), self.normal_size)
 
     def partial_update(self, state: State, prepared: Ranked, block: int) -> Arrays:
         """Return a block of rows of c_mu sum_i w_i' y_i y_i^T, float64[rows, params]."""
         if prepared.reason:
             return {}
         z, y = self._sampler.z_and_y(state.generation, self.population(state), state.shared["root"])
-        n, w = self.problem.size, prepared.weights
+        n, w = self.normal_size, prepared.weights
         squared_lengths = np.maximum(np.square(z).sum(axis=1), 1e-300)
         w = np.where(w < 0, w * n / squared_lengths, w)  # eq. 46
         return {"rows": covariance.rows_of_sum(self.constants(state).c_mu * w, y, block)}
@@ -153,11 +163,15 @@ class CMAES(DistributionStrategy):
     def update(self, state: State, weights: Float64, blocks: Sequence[Arrays]) -> tuple[Arrays, Arrays]:
         """Return mean, step size, paths and covariance after a generation."""
         c, m, old = self.constants(state), state.theta, state.master
+        if not self.normal_size:
+            assert self.mixed is not None
+            return self.mixed.after_update(state, np.maximum(weights, 0.0), m, np.empty(0))
         sigma, age = float(state.shared["sigma"]), int(old["age"]) + 1
         z, y = self._sampler.z_and_y(state.generation, len(weights), state.shared["root"])
         positive = np.maximum(weights, 0.0)
         z_w, y_w = positive @ z, positive @ y  # eq. 41
-        m = (m + sigma * y_w).astype(m.dtype, copy=False)  # eq. 42
+        step = sigma * y_w
+        m = (m + step).astype(m.dtype, copy=False) if self.mixed is None else self.mixed.stepped(m, step)  # eq. 42
         gain_sigma = math.sqrt(c.c_sigma * (2 - c.c_sigma) * c.mu_eff)
         p_sigma = (1 - c.c_sigma) * old["sigma_path"] + gain_sigma * z_w  # eq. 43
         length, bias = norm(p_sigma), math.sqrt(1 - (1 - c.c_sigma) ** (2 * age))
@@ -172,6 +186,9 @@ class CMAES(DistributionStrategy):
         if age - int(old["root_age"]) >= c.root_interval:
             shared["root"], lengths, axes = covariance.root_of(C)
             master |= {"axis_lengths": lengths, "axes": axes, "root_age": np.array(age)}
+        if self.mixed is not None:
+            discrete = self.mixed.after_update(state, positive, m, sigma * np.sqrt(C.diagonal()))
+            shared, master = {**shared, **discrete[0]}, {**master, **discrete[1]}
         return shared, master
 
     def view(self, state: State) -> stopping.View:
@@ -185,7 +202,7 @@ class CMAES(DistributionStrategy):
 
     def metrics(self, state: State) -> Mapping[str, float]:
         """Return the step size, the axis ratio and the condition of C, and |p_sigma| / chi_n."""
-        lengths = state.master["axis_lengths"]
+        lengths = state.master["axis_lengths"] if self.normal_size else np.ones(1)
         ratio = float(lengths.max() / lengths.min())
         return {
             "sigma": float(state.shared["sigma"]),
@@ -197,7 +214,7 @@ class CMAES(DistributionStrategy):
 
 def incompatibilities(options: Options, problem: VectorProblem) -> Iterator[tuple[str, str]]:
     """Yield reasons why the problem does not fit the options: (key, text)."""
-    yield from covariance.too_large("cma_es", problem.size)
+    yield from covariance.too_large("cma_es", problem.size - len(problem.mixed.choices if problem.mixed else ()))
 
 
 build = CMAES

@@ -10,6 +10,8 @@ The update is that of `cma_es.py` for the diagonal, with z_w = sum_i w_i z_i and
     sigma   <- sigma exp(c_sigma / d_sigma (|p_sigma| / chi_n - 1))
 
 Both sums are divided into blocks of parameters; one rank sums a block over all samples in order.
+
+Discrete coordinates have a margin, and choices a distribution of their own: see `common/mixed.py`.
 """
 
 from __future__ import annotations
@@ -28,11 +30,11 @@ from hpc_es.algorithms.common.distribution import DistributionStrategy, Ranked
 from hpc_es.algorithms.common.optimizers import norm
 from hpc_es.algorithms.common.ranking import sample_weights
 from hpc_es.config.options import option, options
-from hpc_es.core.data import Arrays, Chunk, Float64, Rows, State
+from hpc_es.core.data import Array, Arrays, Chunk, Float64, Rows, State
 from hpc_es.core.interfaces import Needs
-from hpc_es.core.population import Population
+from hpc_es.core.population import Explicit, Population
 
-NEEDS = Needs(searches="vectors", noise=True, growing=True, presets={"noise.kind": "counter"})
+NEEDS = Needs(searches="vectors", noise=True, growing=True, mixed=True, presets={"noise.kind": "counter"})
 
 
 @options
@@ -77,19 +79,24 @@ def constants(n: int, population: int) -> Constants:
 class SepCMAES(DistributionStrategy):
     """sep-CMA-ES.
 
+    The normal distribution covers all parameters except choices.
+
     State, shared:
         sigma: float64[]; step size
-        deviations: dtype[params]; d, square roots of the diagonal of C
+        deviations: dtype[normal]; d, square roots of the diagonal of C
+        those of `hpc_es.algorithms.common.mixed.MixedVector`
     State, master:
-        sigma_path: dtype[params]; p_sigma, evolution path of the step size
-        covariance_path: dtype[params]; p_c, evolution path of the covariance
+        sigma_path: dtype[normal]; p_sigma, evolution path of the step size
+        covariance_path: dtype[normal]; p_c, evolution path of the covariance
     """
 
     options: Options
 
+    adapts_mixed = True
+
     def constants(self, state: State) -> Constants:
         """Return the constants of the current search."""
-        return constants(self.problem.size, self.population(state))
+        return constants(max(1, self.normal_size), self.population(state))
 
     def initial_distribution(self, sigma: float, ratios: Float64) -> tuple[Arrays, Arrays]:
         """Return the initial standard deviations and paths of 0."""
@@ -100,6 +107,11 @@ class SepCMAES(DistributionStrategy):
     def candidates(self, state: State, chunk: Chunk) -> Population:
         """Return m + sigma d z."""
         deviations = state.shared["deviations"] * self.problem.dtype.type(state.shared["sigma"])
+        if self.mixed is not None:
+            jobs = chunk.job_numbers
+            z = np.stack([self.noise.direction(state.generation, job, 0, self.problem.size) for job in jobs])
+            steps = deviations * z[:, self.mixed.normal]
+            return Explicit(self.problem.layout, self.mixed.candidates(state.shared, state.generation, jobs, steps))
         return self.perturbed(state, chunk, 1.0, deviations)
 
     def weights(self, state: State, rows: Rows, fitness: Float64) -> Float64:
@@ -113,7 +125,12 @@ class SepCMAES(DistributionStrategy):
     def update(self, state: State, weights: Float64, blocks: Sequence[Arrays]) -> tuple[Arrays, Arrays]:
         """Return mean, step size, paths and standard deviations after a generation."""
         z_w, sum_z2 = np.concatenate([block["sums"] for block in blocks], axis=1)
-        c, old, n, scalar = self.constants(state), state.master, self.problem.size, self.problem.dtype.type
+        c, old, n, scalar = self.constants(state), state.master, self.normal_size, self.problem.dtype.type
+        if self.mixed is not None:
+            z_w, sum_z2 = z_w[self.mixed.normal], sum_z2[self.mixed.normal]
+        if not n:
+            assert self.mixed is not None
+            return self.mixed.after_update(state, weights[0], state.theta, np.empty(0))
         d, sigma = state.shared["deviations"], float(state.shared["sigma"])
         y_w = d * z_w
         gain_sigma = math.sqrt(c.c_sigma * (2 - c.c_sigma) * c.mu_eff)
@@ -124,12 +141,18 @@ class SepCMAES(DistributionStrategy):
         p_c = scalar(1 - c.c_c) * old["covariance_path"] + scalar(gain_c) * y_w
         decay = 1 - c.c_1 - c.c_mu + c.c_1 * (1 - h_sigma) * c.c_c * (2 - c.c_c)
         variances = np.square(d) * (scalar(decay) + scalar(c.c_mu) * sum_z2) + scalar(c.c_1) * np.square(p_c)
-        shared = {
-            "theta": state.theta + scalar(sigma) * y_w,
+        step = scalar(sigma) * y_w
+        shared: dict[str, Array] = {
+            "theta": state.theta + step if self.mixed is None else self.mixed.stepped(state.theta, step),
             "sigma": np.array(sigma * math.exp(min(1.0, c.c_sigma / c.d_sigma * (length / c.chi_n - 1)))),
             "deviations": np.sqrt(variances),
         }
-        return shared, {"sigma_path": p_sigma, "covariance_path": p_c}
+        master: dict[str, Array] = {"sigma_path": p_sigma, "covariance_path": p_c}
+        if self.mixed is not None:
+            deviations = float(shared["sigma"]) * shared["deviations"]
+            discrete = self.mixed.after_update(state, weights[0], shared["theta"], deviations)
+            shared, master = {**shared, **discrete[0]}, {**master, **discrete[1]}
+        return shared, master
 
     def view(self, state: State) -> stopping.View:
         """Return the quantities that the stopping criteria test."""
@@ -139,11 +162,11 @@ class SepCMAES(DistributionStrategy):
 
     def metrics(self, state: State) -> Mapping[str, float]:
         """Return the step size, the axis ratio of C, and |p_sigma| / chi_n."""
-        deviations = state.shared["deviations"]
+        deviations = state.shared["deviations"] if self.normal_size else np.ones(1)
         return {
             "sigma": float(state.shared["sigma"]),
             "axis_ratio": float(deviations.max() / deviations.min()),
-            "path_length": norm(state.master["sigma_path"]) / expected_length(self.problem.size),
+            "path_length": norm(state.master["sigma_path"]) / expected_length(max(1, self.normal_size)),
         }
 
 

@@ -26,6 +26,7 @@ ARGUMENTS: Mapping[str, str] = {
     "task.initial": "x0",
     "task.dimension": "x0",
     "task.function": "f",
+    "task.parameters": "parameters",
     "task.": "",
     "stop.episodes": "max_evaluations",
     "stop.target_value": "target",

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from hpc_es.api.arguments import BoundsInput, argument_errors
-from hpc_es.api.strategy import ALGORITHM, OUTSIDE, Region, algorithm_options, parts_of, vector_options
+from hpc_es.api.strategy import ALGORITHM, OUTSIDE, Parameters, Region, algorithm_options, parts_of, vector_options
 from hpc_es.config.loading import validate
 from hpc_es.config.resolved import dump_json, parse_resolved
 from hpc_es.config.schema import Config
@@ -20,9 +21,10 @@ from hpc_es.mpi.connect import connect
 from hpc_es.mpi.guard import Signals, install_hooks
 from hpc_es.mpi.world import World
 from hpc_es.tasks.function import ObjectiveTask, initial_vector
+from hpc_es.tasks.functions.parameters import Value
 from hpc_es.tasks.functions.problem import BestVector
 from hpc_es.tasks.functions.python_evaluator import PythonEvaluator, objective
-from hpc_es.training.build import Parts
+from hpc_es.training.build import Parts, rounding_warnings
 from hpc_es.training.collective import CollectiveExit, on_rank_0
 from hpc_es.training.generation import MetricsRow
 from hpc_es.training.loop import Training
@@ -40,6 +42,7 @@ class Minimum:
     evaluations: int
     generations: int
     reason: str  # why the search ended
+    parameters: Mapping[str, Value]  # x by name: x0, x1, ... unless `parameters` has names
 
 
 def minimize(
@@ -48,6 +51,7 @@ def minimize(
     sigma0: float | None = None,
     *,
     region: Region | None = None,
+    parameters: Parameters | None = None,
     algorithm: str = ALGORITHM,
     max_evaluations: int = EVALUATIONS,
     target: float | None = None,
@@ -67,6 +71,7 @@ def minimize(
       returns as many values. An exception, NaN or time-out is a failed evaluation; the first of each kind is written to
       stderr.
     - `region`, (low, high), may replace `x0`: the first centre, and that of each restart, is drawn from it.
+    - `parameters` may replace `x0` and `bounds`, as in `Strategy`: `f` then gets a keyword for each, of its type.
     - `bounds`: (low, high), each a number, a list or None, or one pair (low, high) per coordinate like in SciPy; for
       two coordinates see `Strategy`. `keep`: "reflect", "clip" or "penalty", how vectors are kept within them.
     - The search ends after `max_evaluations` (at the end of a generation), at a value of at most `target`, when the
@@ -86,8 +91,7 @@ def minimize(
     install_hooks()
 
     def checked() -> Config:
-        objective(f, arguments or {})  # raises if f cannot be called so
-        task = {"kind": "function", "function": OUTSIDE, **vector_options(x0, region, bounds, keep)}
+        task = {"kind": "function", "function": OUTSIDE, **vector_options(x0, region, bounds, keep, parameters)}
         task |= {"batch": batch, "timeout_seconds": timeout_seconds, "arguments": dict(arguments or {})}
         config = validate(
             {
@@ -99,7 +103,9 @@ def minimize(
                 "stop": {"episodes": max_evaluations, "target_value": target},
             }
         )
-        _parts(config, f)  # raises if the algorithm does not fit
+        # Raises if f cannot be called so, or the algorithm does not fit.
+        for text in rounding_warnings(config, _parts(config, f).problem):
+            warnings.warn(text.replace("algorithm.kind", "algorithm"), stacklevel=5)
         return config
 
     try:
@@ -117,7 +123,10 @@ def minimize(
 
 def _parts(config: Config, f: Callable[..., object]) -> Parts:
     """Return the parts of a run on this rank, with the function itself in place of a name."""
-    calls = PythonEvaluator(objective(f, config.task.arguments), config.task.batch > 0, config.task.timeout_seconds)
+    scales = config.task.coordinates().scales
+    calls = PythonEvaluator(
+        objective(f, config.task.arguments, scales), config.task.batch > 0, config.task.timeout_seconds
+    )
     task = ObjectiveTask(
         getattr(f, "__name__", "f"), config.task, initial_vector(config.task), calls, config.task.batch
     )
@@ -135,13 +144,16 @@ def _run(
         if callback is not None:
             callback(row)
 
+    coordinates = config.task.coordinates()
+
     def result() -> JsonObject:
         assert recorder is not None
         best = BestVector.from_arrays(parts.problem.carried().extract_from(training.state).master)
         if math.isnan(best.value):
             raise RunFailedError(f"no evaluation succeeded; the search ended by {recorder.reason}")
         count = {"evaluations": int(recorder.counters["episodes"]), "generations": training.state.generation}
-        return {"x": best.x.tolist(), "f": best.value, **count, "reason": recorder.reason}
+        named = dict(zip(coordinates.names, coordinates.decoded(best.x), strict=True))
+        return {"x": best.x.tolist(), "f": best.value, **count, "reason": recorder.reason, "parameters": named}
 
     try:
         _, message = on_rank_0(world, result, dict)

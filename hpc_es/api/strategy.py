@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -23,9 +24,10 @@ from hpc_es.core.keys import Keys
 from hpc_es.core.machine import __version__
 from hpc_es.core.population import Population, unperturbed
 from hpc_es.tasks.function import ObjectiveTask, initial_vector
+from hpc_es.tasks.functions.parameters import Value
 from hpc_es.tasks.functions.problem import BestVector
 from hpc_es.tasks.functions.python_evaluator import EvaluationResult, result_of
-from hpc_es.training.build import Parts, algorithm_mismatches, needs
+from hpc_es.training.build import Parts, algorithm_mismatches, needs, rounding_warnings
 from hpc_es.training.executors import SerialExecutor
 from hpc_es.training.generation import Generation, update_state
 
@@ -55,10 +57,28 @@ def parts_of(config: Config, task: Any, chunk_size: int) -> Parts:
     return Parts(task, None, problem, noise, algorithm, row, chunk_size, problem.cutting, requirements.growing)
 
 
-def vector_options(x0: npt.ArrayLike | None, region: Region | None, bounds: BoundsInput, keep: str) -> ConfigData:
-    """Return the options of a task that starts at `x0`, [size], or in a region; ConfigError for both or neither."""
+Parameters: TypeAlias = Mapping[str, Mapping[str, Any]]  # options of named parameters, as in `task.parameters`
+
+
+def vector_options(
+    x0: npt.ArrayLike | None,
+    region: Region | None,
+    bounds: BoundsInput,
+    keep: str,
+    parameters: Parameters | None = None,
+) -> ConfigData:
+    """Return the options of a task that starts at `x0`, [size], or in a region, or has named parameters.
+
+    Raises ConfigError unless exactly one of them is given.
+    """
+    unrecorded = {"record_evaluations": False, "journal": False}
+    if parameters is not None:
+        for name, value in (("x0", x0), ("region", region), ("bounds", bounds)):
+            if value is not None:
+                raise ConfigError([(name, "is given, but parameters have their own ranges: remove one of them")])
+        return {"parameters": _plain(parameters), "bounds": {"keep": keep}, **unrecorded}
     if (x0 is None) == (region is None):
-        raise ConfigError([("x0", f"expected x0 or region, found {'neither' if x0 is None else 'both'}")])
+        raise ConfigError([("x0", f"expected x0, region or parameters, found {'neither' if x0 is None else 'both'}")])
     start: ConfigData
     if region is None:
         first = np.asarray(x0, np.float64)
@@ -76,8 +96,22 @@ def vector_options(x0: npt.ArrayLike | None, region: Region | None, bounds: Boun
     return {
         **start,
         "bounds": {"low": low, "high": high, "keep": keep},
-        "record_evaluations": False,
-        "journal": False,
+        **unrecorded,
+    }
+
+
+def _plain(parameters: Parameters) -> Parameters:
+    """Return the parameters with arrays, tuples and NumPy numbers as lists and numbers."""
+    return {
+        name: {
+            key: [getattr(item, "tolist", lambda item=item: item)() for item in value]
+            if isinstance(value, list | tuple | np.ndarray)
+            else value.item()
+            if isinstance(value, np.generic)
+            else value
+            for key, value in dict(options).items()
+        }
+        for name, options in parameters.items()
     }
 
 
@@ -128,6 +162,9 @@ class Strategy:
     - `x0`: the first centre, float64[size]; `sigma0`: its step size.
     - `region`: (low, high), each float64[size] or a number, in place of `x0`; at least one is a vector. The first
       centre, and that of each restart, is drawn from it uniformly.
+    - `parameters` may replace `x0` and `bounds`: named parameters as in `task.parameters`, such as
+      {"layers": {"integer": True, "low": 1, "high": 8}, "solver": {"choices": ["cg", "gmres"]}}. Vectors then hold
+      whole numbers and indices of choices, and `named` returns their values by name.
     - `bounds`: (low, high), each a number, a list or None, or pairs (low, high) per coordinate as in SciPy. For two
       coordinates, two pairs are rejected if both readings are possible; write {"low": [...], "high": [...]} instead.
       `keep`: "reflect", "clip" or "penalty", how vectors are kept within the bounds.
@@ -145,6 +182,7 @@ class Strategy:
         *,
         x0: npt.ArrayLike | None = None,
         region: Region | None = None,
+        parameters: Parameters | None = None,
         sigma0: float | None = None,
         seed: int = 0,
         bounds: BoundsInput = None,
@@ -157,12 +195,18 @@ class Strategy:
         with argument_errors():
             data = {
                 "seed": seed,
-                "task": {"kind": "function", "function": OUTSIDE, **vector_options(x0, region, bounds, keep)},
+                "task": {
+                    "kind": "function",
+                    "function": OUTSIDE,
+                    **vector_options(x0, region, bounds, keep, parameters),
+                },
                 "algorithm": algorithm_options(algorithm, sigma0, options),
                 "noise": {"kind": noise},
                 "stop": {"episodes": max_evaluations, "target_value": target},
             }
             self._start(validate(data))
+        for text in rounding_warnings(self.config, self._problem):
+            warnings.warn(text.replace("algorithm.kind", "algorithm"), stacklevel=2)
 
     def _start(self, config: Config) -> None:
         self.config, self._values = config, CallerValues()
@@ -209,6 +253,12 @@ class Strategy:
     def ask(self) -> Float64:
         """Return the vectors to evaluate next, float64[k, size]; the same ones until `tell` is called."""
         return np.concatenate([self._problem.to_objective(self._candidates(chunk)) for chunk in self._chunks])
+
+    def named(self, x: npt.ArrayLike) -> list[dict[str, Value]]:
+        """Return the parameters by name, of each vector of float64[k, size] from `ask`, or of one vector."""
+        vectors = np.atleast_2d(np.asarray(x, np.float64))
+        names = self._problem.coordinates.names
+        return [dict(zip(names, self._problem.coordinates.decoded(row), strict=True)) for row in vectors]
 
     def tell(self, values: Sequence[float] | npt.ArrayLike) -> None:
         """Update the search with the values, float64[k], of the vectors of `ask` in order; NaN is a failed evaluation.

@@ -69,6 +69,7 @@ class Needs:
     growing: bool = False  # whether arrays of its state may change their shapes, such as an archive
     stochastic: bool = False  # whether its policies return probabilities, from which actions are sampled
     value: bool = False  # whether it learns a value function, for which custom networks have a further output
+    mixed: bool = False  # whether it adapts to discrete coordinates, and samples choices
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +100,8 @@ class RunContext:
     barrier: Callable[[], None] = no_barrier  # returns when every rank has called it
 
 
-Evaluation = tuple[int, float, Sequence[float]]  # job (-1: the centre), value, and the vector that was evaluated
+# Job (-1: the centre), value, and the vector that was evaluated.
+Evaluation = tuple[int, float, Sequence[bool | int | float | str]]
 
 
 # How the jobs of a round may be cut into chunks. "fixed": as the algorithm asks, because results depend on it.
@@ -183,6 +185,20 @@ class Problem(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class MixedCoordinates:
+    """The coordinates of a vector that are not continuous.
+
+    The problem rounds an ordered coordinate to the nearest level. A choice is the index of a category, a whole number.
+    """
+
+    ordered: tuple[int, ...]  # indices of the coordinates with ordered levels, ascending
+    # Of (index, number): the thresholds next to the level of this number; infinite beyond the first and last level. A
+    # number on a threshold belongs to the lower level.
+    thresholds: Callable[[int, float], tuple[float, float]]
+    choices: Mapping[int, int] = field(default_factory=dict)  # number of categories by index, ascending
+
+
 class VectorProblem(Problem, Protocol):
     """A function of a vector: the parameters of a policy, or coordinates."""
 
@@ -190,6 +206,7 @@ class VectorProblem(Problem, Protocol):
     size: int  # layout.size, the number of parameters
     dtype: FloatDtype  # dtype of candidates, sums and theta: float32 for policies, float64 for functions
     spread: Array  # float[size], initial standard deviations, if the config has no `sigma`
+    mixed: MixedCoordinates | None  # the discrete coordinates; None: all are continuous
 
     def initial(self, rng: np.random.Generator) -> Array:
         """Return the initial vector, dtype[size]."""

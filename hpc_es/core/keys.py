@@ -39,6 +39,7 @@ class Purpose(enum.IntEnum):
     BANDITS = 15
     RESTARTS = 16
     REFERENCE = 17
+    CATEGORIES = 18
 
 
 @dataclass(frozen=True)

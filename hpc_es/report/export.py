@@ -176,14 +176,15 @@ def _affine(method: Callable[[Array], Array], shape: tuple[int, ...]) -> Affine:
 def describe_best(master: Arrays, config: ConfigData) -> ConfigData:
     """Return {"best_vector": ...} from the arrays of a state that stay on rank 0; {} unless the run has an objective.
 
-    `config` is the config as plain data; its `task.parameters` names the elements of the vector.
+    `config` is the config as plain data; its `task.parameters` has names and types of the elements of the vector.
     """
+    from hpc_es.tasks.functions.parameters import scales_of
     from hpc_es.tasks.functions.problem import best_report, has_best
 
     if not has_best(master):
         return {}
     task = config.get("task") or {}
-    return {"best_vector": best_report(master, tuple(task.get("parameters") or ()))}
+    return {"best_vector": best_report(master, scales_of(task.get("parameters")))}
 
 
 def export_vector(path: Path, output: Path, options: ExportOptions) -> None:

@@ -22,6 +22,7 @@ from typing import BinaryIO
 
 from hpc_es.core.errors import RunError
 from hpc_es.core.failures import Failure
+from hpc_es.core.interfaces import Evaluation
 
 
 class LinesFile:
@@ -117,11 +118,11 @@ class EvaluationsLog:
         self._file, self._warn, self._is_on = LinesFile(run_dir / EVALUATIONS), warn, bool(names)
         self._header = ",".join([*FIRST_COLUMNS, *map(_quoted, names)]) + "\n"
 
-    def write(self, generation: int, rows: Iterable[tuple[int, float, Sequence[float]]]) -> None:
+    def write(self, generation: int, rows: Iterable[Evaluation]) -> None:
         """Append (job, value, vector) rows; RunError if the disk is full or not writable."""
         if not self._is_on:
             return
-        lines = [",".join([str(generation), str(job), repr(value), *map(repr, x)]) + "\n" for job, value, x in rows]
+        lines = [",".join([str(generation), str(job), repr(value), *map(_cell, x)]) + "\n" for job, value, x in rows]
         if not self._file.path.exists():
             self._file.append(self._header)
         self._file.append("".join(lines))
@@ -152,6 +153,12 @@ class EvaluationsLog:
     def close(self) -> None:
         """Close the file; the next `write` opens it again."""
         self._file.close()
+
+
+def _cell(value: bool | int | float | str) -> str:
+    if isinstance(value, str):
+        return _quoted(value)
+    return str(value).lower() if isinstance(value, bool) else repr(value)
 
 
 def _quoted(name: str) -> str:

@@ -85,7 +85,7 @@ def build(options: Options, repetition: int = 0) -> ObjectiveTask:
     command = Command(
         (str(program), *options.command[1:]),
         directory,
-        tuple(options.parameters or ()),
+        options.coordinates().scales,
         options.format,
         math.inf if options.timeout_seconds is None else options.timeout_seconds,
         options.environment,

@@ -2,9 +2,10 @@
 
     task: {kind: function, function: "my_model:cost", dimension: 40, initial: 1.0}
 
-The function gets float64[dimension] (with `parameters`: a keyword for each of them), the keywords in `arguments` and,
-if it has a parameter `seed`, a whole number that is the same for both candidates of an antithetic pair. It returns a
-number. With `batch: K` it gets float64[k, dimension], k <= K, and int64[k] seeds, and returns float64[k].
+The function gets float64[dimension] (with `parameters`: a keyword for each of them, of its type), the keywords in
+`arguments` and, if it has a parameter `seed`, a whole number that is the same for both candidates of an antithetic
+pair. It returns a number. With `batch: K` it gets float64[k, dimension], k <= K, and int64[k] seeds, and returns
+float64[k].
 
 The task `command` uses `initial_vector` and `ObjectiveTask` too.
 """
@@ -36,12 +37,17 @@ SUFFIXES = (".npy", ".json", ".txt")
 def initial_vector(search: SearchOptions, directory: Path | None = None) -> Float64 | Bounds:
     """Return the initial vector of the objective, float64[size], or the region of initial search vectors.
 
+    NaN is the middle of a discrete parameter, which may be between two levels.
+
     Raises ConfigError for `task.initial` or `task.initial_region`. `directory` is that of the config.
     """
     values = _initial_values(search, config_directory() if directory is None else directory)
     if isinstance(values, Bounds) or not search.parameters:
         return values
     own = [parameter.initial for parameter in search.parameters.values()]
+    mixed = search.coordinates().mixed
+    if mixed is not None:
+        values[[*mixed.ordered, *mixed.choices]] = np.nan  # the middle of their scales
     return np.array([default if value is None else value for default, value in zip(values.tolist(), own, strict=True)])
 
 
@@ -170,8 +176,8 @@ def build(options: Options, repetition: int = 0) -> ObjectiveTask:
     """Return the task; ConfigError if the function cannot be imported or does not accept its arguments."""
     problems = Problems()
     with problems.collect():
-        function, names = import_function(options.function, KEY), tuple(options.parameters or ())
-        function_objective = objective(function, options.arguments, names, options.function)
+        function, scales = import_function(options.function, KEY), options.coordinates().scales
+        function_objective = objective(function, options.arguments, scales, options.function)
     with problems.collect():
         initial = initial_vector(options)
     problems.raise_any()

@@ -34,7 +34,7 @@ from hpc_es.core.data import (
     State,
 )
 from hpc_es.core.errors import ConfigError, RunError
-from hpc_es.core.interfaces import Cutting, Evaluation, RunContext, VectorProblem
+from hpc_es.core.interfaces import Cutting, Evaluation, MixedCoordinates, RunContext, VectorProblem
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.core.policy import Actor, Batch, Episodic, Policy, ReferencePolicy, Segments
 from hpc_es.core.population import Layout, Population, unperturbed
@@ -56,6 +56,7 @@ class ProblemDefaults:
     evaluation_episodes: int | None = None
     notices: tuple[str, ...] = ()
     coordinate_names: tuple[str, ...] = ()
+    mixed: MixedCoordinates | None = None
 
     def carried(self) -> ProblemState:
         """Return an empty state."""

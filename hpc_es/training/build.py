@@ -211,11 +211,28 @@ def _either(names: Sequence[str]) -> str:
 def algorithm_mismatches(config: Config, problem: Problem) -> Iterator[ConfigProblem]:
     """Yield a problem for each option of the algorithm that does not fit the problem."""
     algorithm = module("algorithms", config.algorithm.kind)
+    mixed = getattr(problem, "mixed", None)
+    if mixed is not None and mixed.choices and not needs(config).mixed:
+        text = f"is {config.algorithm.kind!r}, which cannot sample choices and booleans"
+        yield "algorithm.kind", f"{text}: expected {_either(mixed_strategies())}"
     if hasattr(algorithm, "incompatibilities"):
         yield from algorithm.incompatibilities(config.algorithm, problem)
     if needs(config).gradients and not ranks_returns(problem):
         text = f"is {config.algorithm.kind!r}, which follows gradients of returns, but the task derives its own fitness"
         yield "algorithm.kind", f"{text}: expected an algorithm that ranks jobs, such as 'es' or 'cma_es'"
+
+
+def mixed_strategies() -> list[str]:
+    """Return the kinds of algorithms that adapt to discrete parameters."""
+    return [kind for kind in kinds("algorithms") if module("algorithms", kind).NEEDS.mixed]
+
+
+def rounding_warnings(config: Config, problem: Problem) -> list[str]:
+    """Return a warning if discrete parameters are only rounded, which often ends a search early."""
+    if getattr(problem, "mixed", None) is None or needs(config).mixed:
+        return []
+    text = f"algorithm.kind: is {config.algorithm.kind!r}, which only rounds discrete parameters"
+    return [f"{text} and often ends far from the optimum: try {_either(mixed_strategies())}"]
 
 
 def policy_option_mismatches(config: Config, task: Task, policy: Policy | None) -> Iterator[ConfigProblem]:

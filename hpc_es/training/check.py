@@ -22,7 +22,7 @@ from hpc_es.core.policy import Policy
 from hpc_es.core.population import unperturbed
 from hpc_es.tasks.episodes.environments import hidden_state_difference
 from hpc_es.tasks.episodes.task import Episodes
-from hpc_es.training.build import cutting_of, needs, offers, preflight, unit_of, uses_tensorflow
+from hpc_es.training.build import cutting_of, needs, offers, preflight, rounding_warnings, unit_of, uses_tensorflow
 from hpc_es.training.chunking import idle_warning
 from hpc_es.training.init_from import apply_optimizer, mismatches
 
@@ -80,7 +80,8 @@ def check(config: Config, ranks: int | None = None, output: Path | None = None, 
         idle = idle_warning(config, problem, group)
         lines.append(f"  ranks {group}: there is {'not ' if idle else ''}work for all of them")
     notices = task.notices if isinstance(task, Episodes) else ()
-    warned = (*differing, *warnings_of(config), *notices, *warnings(task), *([idle] if idle else []))
+    rounded = rounding_warnings(config, problem)
+    warned = (*differing, *warnings_of(config), *rounded, *notices, *warnings(task), *([idle] if idle else []))
     lines += [f"WARNING: {warning}" for warning in warned]
     sys.stdout.write("\n".join(lines) + "\n")  # at once, as `| head` may be behind it
     return 0

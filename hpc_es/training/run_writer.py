@@ -32,7 +32,7 @@ from hpc_es.storage.files import remove_leftovers, write_json, write_text, writt
 from hpc_es.storage.line_logs import EvaluationsLog, FailuresLog
 from hpc_es.storage.status import HEARTBEAT_SECONDS, RUNNING, STATUS, EndStatus, final_evaluation, now, this_process
 from hpc_es.tasks.problems import ranks_returns
-from hpc_es.training.build import needs
+from hpc_es.training.build import needs, rounding_warnings
 from hpc_es.training.collective import FailureReport
 from hpc_es.training.generation import MetricsRow
 from hpc_es.training.recorder import Recorder, UpdateJournal, UpdateReplay
@@ -167,7 +167,7 @@ class RunWriter(Recorder):
         self._process, self._status, self._last_beat = this_process(), dict[str, object](), time.monotonic()
         self._end_status: EndStatus = "interrupted"
         self._export_env: Env = "unwrapped"  # the environment that policy.keras is made for
-        for warning in (*opened.warnings, *warnings_of(config), *problem.notices):
+        for warning in (*opened.warnings, *warnings_of(config), *rounding_warnings(config, problem), *problem.notices):
             self._warn(warning)
 
     def _open_logs(self, old: Snapshot | None) -> None:

@@ -15,6 +15,7 @@ from hpc_es.core.data import Array, Arrays, State
 from hpc_es.training.build import Parts
 from hpc_es.training.executors import SerialExecutor
 from hpc_es.training.generation import Generation, update_state
+from tests.helpers import toys
 from tests.helpers.documents import DOCS as FOLDER
 from tests.helpers.documents import hooks
 from tests.helpers.growing import Walker
@@ -25,6 +26,10 @@ GENERATIONS = 5  # the histories of the stop criteria get an entry every fifth o
 DOCS: Any = hooks()
 FUNCTION: Mapping[str, Any] = {
     "task": {"kind": "function", "function": "tests.helpers.toys:ellipsoid", **ANYWHERE},
+    "policy": None,
+}
+MIXED: Mapping[str, Any] = {
+    "task": {"kind": "function", "function": "tests.helpers.toys:mixed", "parameters": toys.MIXED},
     "policy": None,
 }
 ONE_BEGIN = {**FUNCTION, "task": {**FUNCTION["task"], "initial": 1.0}}
@@ -62,6 +67,7 @@ CASES = [
     ),
     *(Case("es", others=normalised(deviation)) for deviation in ("floored", "sample")),
     *(Case("cma_es", {"restarts": how, "stops": {"max_generations": 2}}, FUNCTION) for how in ("ipop", "bipop")),
+    *(Case(kind, others=MIXED) for kind in VECTORS if registry.module("algorithms", kind).NEEDS.mixed),
     Case("deep_ga", {"parents": 3}, ONE_BEGIN),
     Case("policy_gradient", {"topk": 0, "topk_loss_hparam": 0.0, "alpha": 0.0}),
     Case("policy_gradient", {"alpha": 0.0, "ema_baseline_decay": 0.0, "topk_noise": 0.5}),

@@ -5,6 +5,7 @@ Configs name them as `tests.helpers.toys:Survival-v0`; the tests drive them thro
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -304,6 +305,28 @@ def valley(x: Array) -> float:
     """`ellipsoid`, slow enough for all ranks to get a share."""
     time.sleep(0.001)
     return ellipsoid(x)
+
+
+MIXED: dict[str, Any] = {
+    "layers": {"integer": True, "low": 1, "high": 8},
+    "nodes": {"integer": True, "low": 1, "high": 1000, "scale": "log"},
+    "grid": {"values": [16, 32, 64, 128]},
+    "solver": {"choices": ["cg", "gm, res", 3]},
+    "preconditioned": {"boolean": True},
+    "tolerance": {"low": 1e-8, "high": 1e-2, "scale": "log"},
+    "damping": {"low": 0.0, "high": 1.0},
+}
+
+
+def mixed(
+    layers: int, nodes: int, grid: int, solver: str | int, preconditioned: bool, tolerance: float, damping: float
+) -> float:
+    """Parameters of every type, with the least value 0 at 3, 40, 64, "gm, res", true, 1e-5, 0.25."""
+    time.sleep(0.0002)
+    types = [type(item) for item in (layers, nodes, grid, preconditioned, tolerance, damping)]
+    assert types == [int, int, int, bool, float, float] and solver in ("cg", "gm, res", 3), types
+    discrete = (layers - 3) ** 2 + 4 * math.log(nodes / 40) ** 2 + math.log2(grid / 64) ** 2 + (not preconditioned)
+    return discrete + (solver != "gm, res") + math.log10(tolerance / 1e-5) ** 2 + (4 * damping - 1) ** 2
 
 
 def often_hanging(x: Array, seed: int) -> float:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from hpc_es.config import registry
-from tests.helpers import runs
+from tests.helpers import runs, toys
 from tests.helpers.harness import ROOT, mpiexec, script
 from tests.helpers.stepping import KINDS
 
@@ -67,11 +67,25 @@ def on_a_plateau(kind: str) -> dict[str, Any]:
     }
 
 
+MIXED = {"task": {"kind": "function", "function": "tests.helpers.toys:mixed", "parameters": toys.MIXED}}
+ADAPT_MIXED = [kind for kind in KINDS if registry.module("algorithms", kind).NEEDS.mixed]
+
+
+def mixed(kind: str) -> dict[str, Any]:
+    """Parameters of every type, with a restart at a random vector after each second generation."""
+    restarts = {"restarts": "ipop", "stops": {"max_generations": 2}}
+    return {
+        "task": {**MIXED["task"], "initial": "random"},
+        "algorithm": {"kind": kind, "population_size": 6, **restarts},
+    }
+
+
 SHORT = {kind: {**FUNCTION, "algorithm": settings(kind)} for kind in KINDS}
 ALL = {
     **{f"{kind}, blocks": {**ITEMS, **BLOCKS, "algorithm": settings(kind)} for kind in KINDS},
     **{f"{kind}, episodes": {**ITEMS, **EPISODES, "algorithm": settings(kind)} for kind in KINDS},
     **{f"{kind}, plateau": {**ITEMS, **on_a_plateau(kind)} for kind in KINDS},
+    **{f"{kind}, mixed": {**ITEMS, **mixed(kind)} for kind in ADAPT_MIXED},
     **{f"{kind}, restarts": {**ITEMS, **restarting(kind)} for kind in KINDS if has(kind, "restarts")},
 }
 

@@ -64,6 +64,23 @@ def test_example_function_is_identical_on_one_and_three_ranks(examples: Path, tm
 
 
 @pytest.mark.long
+def test_example_of_typed_parameters_is_identical_on_one_and_three_ranks(examples: Path, tmp_path: Path) -> None:
+    one = finished(1, examples / "mixed" / "tune.yaml", tmp_path / "one")
+    finished(3, examples / "mixed" / "tune.yaml", tmp_path / "three")
+    assert_same(tmp_path / "three", tmp_path / "one")
+    best = one["best"]["x"]
+    expected = {"layers": 3, "grid": 64, "solver": "gmres", "preconditioned": True}
+    assert one["success"] is True and {name: best[name] for name in expected} == expected
+    assert [type(best[name]) for name in expected] == [int, int, str, bool]
+    assert best["tolerance"] == pytest.approx(1e-5, rel=0.01)
+    first, *lines = (tmp_path / "one" / "evaluations.csv").read_text().splitlines()
+    assert first == "generation,job,value,layers,grid,solver,preconditioned,tolerance"
+    assert any(",3,64,gmres,true," in line for line in lines)
+    assert cli.main(["export", str(tmp_path / "one"), str(tmp_path / "best.json")]) == 0
+    assert json.loads((tmp_path / "best.json").read_text())["x"] == best
+
+
+@pytest.mark.long
 def test_example_program_is_identical_on_one_and_three_ranks(examples: Path, tmp_path: Path) -> None:
     config = examples / "command" / "search.yaml"
     one = finished(1, config, tmp_path / "one", "stop.generations=3")

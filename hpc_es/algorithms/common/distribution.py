@@ -12,12 +12,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from annotated_types import Ge, Gt
 
 from hpc_es.algorithms.common import stopping
+from hpc_es.algorithms.common.mixed import MixedVector
 from hpc_es.algorithms.common.ranking import default_population, nothing_to_learn
 from hpc_es.algorithms.common.strategy import Strategy, first_deviations
 from hpc_es.config.options import Natural, Positive, option, options, unused
@@ -161,6 +162,8 @@ class DistributionStrategy(Strategy[Ranked], ABC):
     problem: VectorProblem
     noise: Noise
 
+    adapts_mixed: ClassVar[bool] = False  # whether it uses `mixed`, as `Needs.mixed` says
+
     # Methods of a strategy.
 
     @abstractmethod
@@ -168,7 +171,7 @@ class DistributionStrategy(Strategy[Ranked], ABC):
         """Return the arrays (shared, master) of a new search, without theta.
 
         The standard deviations of the coordinates are sigma * ratios; ratios are float64[params], with the geometric
-        mean 1.
+        mean 1. With `mixed` they are those of its normal coordinates.
         """
 
     def needed(self, population: int) -> int:
@@ -196,6 +199,22 @@ class DistributionStrategy(Strategy[Ranked], ABC):
 
     # Shared methods.
 
+    @cached_property
+    def mixed(self) -> MixedVector | None:
+        """The discrete part of the search vector; None if the strategy treats all coordinates as continuous."""
+        mixed = self.problem.mixed if self.adapts_mixed else None
+        return MixedVector(self.problem.size, mixed, self.keys) if mixed is not None else None
+
+    @property
+    def normal_size(self) -> int:
+        """Number of coordinates that the normal distribution covers."""
+        return self.problem.size if self.mixed is None else len(self.mixed.normal)
+
+    def _first_deviations(self) -> tuple[float, Float64]:
+        """Return the initial step size, and the ratios of `initial_distribution`."""
+        sigma, ratios = first_deviations(self.options.sigma, self.problem)
+        return sigma, ratios if self.mixed is None else ratios[self.mixed.normal]
+
     @property
     def first_population(self) -> int:
         """Population size of the first search."""
@@ -208,12 +227,12 @@ class DistributionStrategy(Strategy[Ranked], ABC):
 
     def first_sigma(self, state: State) -> float:
         """Return the initial step size of the current search."""
-        return first_deviations(self.options.sigma, self.problem)[0] * float(state.master["run_sigma_factor"])
+        return self._first_deviations()[0] * float(state.master["run_sigma_factor"])
 
     @cached_property
     def _first_ratios(self) -> Float64 | float:
         """Initial standard deviations divided by the initial step size, float64[params]; 1.0 if all are equal."""
-        _, ratios = first_deviations(self.options.sigma, self.problem)
+        _, ratios = self._first_deviations()
         return 1.0 if (ratios == 1).all() else ratios
 
     def initial(self) -> State:
@@ -221,10 +240,14 @@ class DistributionStrategy(Strategy[Ranked], ABC):
         return self._initial_state(0, Search(0, self.first_population))
 
     def _initial_state(self, generation: int, search: Search) -> State:
-        sigma, ratios = first_deviations(self.options.sigma, self.problem)
+        sigma, ratios = self._first_deviations()
         shared, master = self.initial_distribution(sigma * search.sigma_factor, ratios)
+        tested = len(ratios)
+        if self.mixed is not None:
+            tested, (more_shared, more_master) = self.mixed.tested, self.mixed.initial()
+            shared, master = {**shared, **more_shared}, {**master, **more_master}
         shared = {"theta": self.first_theta(search.restart), **shared, "population": np.array(search.population)}
-        master = {**master, "age": np.array(0), **stopping.initial_history(len(ratios)), **search.arrays()}
+        master = {**master, "age": np.array(0), **stopping.initial_history(tested), **search.arrays()}
         return State(generation, shared, master)
 
     def prepare(self, state: State, rows: Rows, fitness: Float64) -> Ranked:
@@ -262,7 +285,8 @@ class DistributionStrategy(Strategy[Ranked], ABC):
         age, population, limit = int(master["age"]) + 1, self.population(state), int(master["run_limit"])
         evaluations = int(master["run_evaluations"]) + population
         ratios, is_objective = self._first_ratios, self.problem.is_objective
-        view = replace(self.view(state), ratios=ratios, is_objective=is_objective, age=age, population=population)
+        view = self.view(state) if self.mixed is None else self.mixed.view(state.shared, self.view(state))
+        view = replace(view, ratios=ratios, is_objective=is_objective, age=age, population=population)
         history = stopping.update_history(self.options.stops, view, fitness, master)
         if limit and evaluations >= limit:  # a small search of BIPOP has used its evaluations
             history["stopped"] = np.array(int(history["stopped"]) | stopping.bit("run_limit"))

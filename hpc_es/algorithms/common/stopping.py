@@ -37,7 +37,9 @@ class Options:
     tolupsigma: NonNegative = option("maximum growth factor of sigma relative to the longest axis", 1e20)
     tolconditioncov: NonNegative = option("maximum condition number of the covariance", 1e14)
     tolflatfitness: Natural | None = option(
-        "maximum number of consecutive flat generations; null: 1 for objectives, unlimited for policies", None
+        "maximum number of consecutive flat generations; null: 1 for objectives, 3 + 30 times the share of discrete "
+        "parameters if there are any, unlimited for policies",
+        None,
     )
     tolstagnation: Natural | None = option(
         "maximum number of generations without a better median; null: 100 + 100 n^1.5 / population, 0: unlimited", None
@@ -69,6 +71,7 @@ class View:
     ratios: Float64 | float = 1.0  # initial standard deviations divided by first_sigma, float64[size] or 1
     condition: float | None = None  # condition number of the covariance, if the axes are not known
     is_objective: bool = True  # false for the returns of a policy
+    flat_generations: float = 1.0  # maximum number of consecutive flat generations of an objective, by default
     population: int = 0
     age: int = 0  # generations of this search
 
@@ -86,7 +89,7 @@ def initial_history(size: int) -> Arrays:
         least_cost: float64[]; lowest cost so far; infinity before
         least_age: int64[]; `age` at which it was reached
         flat_generations: int64[]; consecutive generations in which three quarters of the costs were equal
-        still_theta: float64[params]; the mean after its last change; NaN before
+        still_theta: float64[normal]; the mean after its last change; NaN before
         still_generations: int64[]; generations since then
     """
     return {
@@ -139,13 +142,14 @@ def criteria(options: Options, view: View, costs: Float64, history: Arrays) -> M
     cost_range = float(costs[-1] - costs[0]) if len(costs) else np.inf
     recent_range = float(np.ptp(recent_best)) if len(recent_best) else np.inf
     # For policies these are off by default: returns may stay equal for long, as at the maximum length of an episode.
-    tolfun, tolfunhist, tolflatfitness = options.tolfun, options.tolfunhist, options.tolflatfitness
+    tolfun, tolfunhist = options.tolfun, options.tolfunhist
+    tolflatfitness: float | None = options.tolflatfitness
     if tolfun is None:
         tolfun = 1e-11 if view.is_objective else 0.0
     if tolfunhist is None:
         tolfunhist = 1e-12 if view.is_objective else 0.0
     if tolflatfitness is None and view.is_objective:
-        tolflatfitness = 1
+        tolflatfitness = view.flat_generations
     max_generations = options.max_generations
     if max_generations is None:
         max_generations = int(100 + 150 * (size + 3) ** 2 // view.population**0.5)

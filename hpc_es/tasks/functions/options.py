@@ -1,22 +1,23 @@
 """Options shared by the tasks `function` and `command`: dimension, bounds, named parameters, failures.
 
 `Coordinates` maps search vectors to vectors of the objective. Without named parameters both are equal, except that
-vectors outside of the bounds are moved inside. Named parameters are searched from 0 to 1, each on a linear or
-logarithmic scale between its `low` and `high`, so that one step size fits all of them.
+vectors outside of the bounds are moved inside. Named parameters have scales: see `parameters.py`.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
 
 from hpc_es.config.options import Count, Natural, NonNegative, Positive, option, options
 from hpc_es.core.data import Float64
+from hpc_es.core.interfaces import MixedCoordinates
 from hpc_es.tasks.functions.journal import Mode
+from hpc_es.tasks.functions.parameters import Choices, Discrete, Parameter, Scale, Value, decoded, scale_of
 
 Keep = Literal["clip", "reflect", "penalty"]
 
@@ -71,31 +72,6 @@ def apply_bounds(bounds: Bounds | None, keep: Keep, vectors: Float64, weight: fl
 
 
 @dataclass(frozen=True)
-class ParameterScale:
-    """The scale of one named parameter."""
-
-    low: float
-    high: float
-    is_log: bool = False
-
-    def value(self, unit: float) -> float:
-        """Return the parameter's value from its coordinate in 0 .. 1; 0 and 1 give exactly low and high."""
-        if unit <= 0.0 or unit >= 1.0:
-            return self.low if unit <= 0.0 else self.high
-        if not self.is_log:
-            inner = self.low + unit * (self.high - self.low)
-        else:  # math, not NumPy, whose bits may depend on the length of the array
-            inner = math.exp(math.log(self.low) + unit * (math.log(self.high) - math.log(self.low)))
-        return min(max(inner, self.low), self.high)
-
-    def unit(self, value: float) -> float:
-        """Return the coordinate in 0 .. 1 of a value."""
-        if not self.is_log:
-            return (value - self.low) / (self.high - self.low)
-        return math.log(value / self.low) / math.log(self.high / self.low)
-
-
-@dataclass(frozen=True)
 class Coordinates:
     """Maps search vectors to vectors of the objective, of the same size."""
 
@@ -103,7 +79,25 @@ class Coordinates:
     bounds: Bounds | None = None  # of the search vector
     keep: Keep = "reflect"
     penalty_weight: float = 1.0
-    scales: Mapping[str, ParameterScale] = field(default_factory=dict)  # of named parameters, in the vector's order
+    scales: Mapping[str, Scale] = field(default_factory=dict)  # of named parameters, in the vector's order
+
+    @cached_property
+    def mixed(self) -> MixedCoordinates | None:
+        """The coordinates of named parameters that are not continuous; None if there are none."""
+        scales = list(self.scales.values())
+        levels = {index: scale for index, scale in enumerate(scales) if isinstance(scale, Discrete)}
+        choices = {index: len(scale.categories) for index, scale in enumerate(scales) if isinstance(scale, Choices)}
+        if not levels and not choices:
+            return None
+        return MixedCoordinates(tuple(levels), lambda index, unit: levels[index].thresholds(unit), choices)
+
+    @cached_property
+    def _kept(self) -> Bounds | None:
+        """The bounds within which search vectors are kept: discrete coordinates have none."""
+        if self.bounds is None or self.mixed is None:
+            return self.bounds
+        discrete = np.isin(np.arange(self.size), [*self.mixed.ordered, *self.mixed.choices])
+        return Bounds(np.where(discrete, -np.inf, self.bounds.low), np.where(discrete, np.inf, self.bounds.high))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -112,7 +106,7 @@ class Coordinates:
 
     def to_objective(self, vectors: Float64) -> tuple[Float64, Float64]:
         """Return the vectors for the objective, float64[k, size], and the penalties of their costs, float64[k]."""
-        inside, penalties = apply_bounds(self.bounds, self.keep, vectors, self.penalty_weight)
+        inside, penalties = apply_bounds(self._kept, self.keep, vectors, self.penalty_weight)
         if not self.scales:
             return inside, penalties
         scales = list(self.scales.values())
@@ -126,15 +120,16 @@ class Coordinates:
         pairs = zip(self.scales.values(), values.tolist(), strict=True)
         return np.array([scale.unit(value) for scale, value in pairs], np.float64)
 
-    def by_name(self, values: Float64) -> dict[str, float]:
-        """Return the numbers of one vector of the objective, float64[size], by name."""
-        return dict(zip(self.names, values.tolist(), strict=True))
+    def decoded(self, values: Float64) -> list[Value]:
+        """Return the values of one vector of the objective, float64[size]."""
+        numbers: list[float] = values.tolist()
+        return list(decoded(self.scales, numbers).values()) if self.scales else [*numbers]
 
 
-def named_coordinates(scales: Mapping[str, ParameterScale], keep: Keep, penalty_weight: float) -> Coordinates:
-    """Return the coordinates of named parameters, which are searched from 0 to 1."""
-    size = len(scales)
-    return Coordinates(size, Bounds(np.zeros(size), np.ones(size)), keep, penalty_weight, dict(scales))
+def named_coordinates(scales: Mapping[str, Scale], keep: Keep, penalty_weight: float) -> Coordinates:
+    """Return the coordinates of named parameters, which are searched from 0 to 1; choices start at the first one."""
+    high = np.array([0.0 if isinstance(scale, Choices) else 1.0 for scale in scales.values()])
+    return Coordinates(len(scales), Bounds(np.zeros(len(scales)), high), keep, penalty_weight, dict(scales))
 
 
 def limits(value: float | Sequence[float | None] | None, size: int, default: float) -> Float64:
@@ -148,29 +143,6 @@ def limits(value: float | Sequence[float | None] | None, size: int, default: flo
 ConfigProblem = tuple[str, str]
 Side = float | tuple[float | None, ...] | None
 LONGEST = 1_000_000  # numbers in a vector
-
-
-@options
-class Parameter:
-    """`task.parameters.NAME:`, one named parameter."""
-
-    low: float = option("smallest value")
-    high: float = option("largest value")
-    scale: Literal["linear", "log"] = option("scale of the search between low and high", "linear")
-    initial: float | None = option("initial value; null: the middle of the scale", None)
-    integer: bool = option("whether values are whole numbers; true is not supported yet", False)
-
-    def problems(self) -> Iterator[ConfigProblem]:
-        """Yield (key, text) for each mistake."""
-        if self.integer:
-            text = "is true, but whole numbers are not supported yet: expected false, and round in the function"
-            yield "integer", text
-        if self.low >= self.high:
-            yield "high", f"is {self.high:g}: expected more than low, which is {self.low:g}"
-        elif self.scale == "log" and self.low <= 0:
-            yield "low", f"is {self.low:g}, but scale is log: expected more than 0"
-        elif self.initial is not None and not self.low <= self.initial <= self.high:
-            yield "initial", f"is {self.initial:g}: expected a number from {self.low:g} to {self.high:g}"
 
 
 @options
@@ -206,7 +178,8 @@ class SearchOptions:
 
     dimension: Count | None = option("number of coordinates; null: see parameters", None)
     parameters: Mapping[str, Parameter] | None = option(
-        "named parameters instead of dimension, each with low, high, scale (linear, log) and initial; null: none",
+        "named parameters instead of dimension, each with low, high, scale (linear, log), integer and initial, or with "
+        "values (ordered), choices or boolean; null: none",
         None,
     )
     goal: Literal["minimise", "maximise"] = option("direction of the optimisation", "minimise")
@@ -265,10 +238,7 @@ class SearchOptions:
         """Return the mapping from search vectors to vectors of the objective."""
         bounds, size = self.bounds, self.size
         if self.parameters:
-            scales = {
-                name: ParameterScale(parameter.low, parameter.high, parameter.scale == "log")
-                for name, parameter in self.parameters.items()
-            }
+            scales = {name: scale_of(parameter) for name, parameter in self.parameters.items()}
             return named_coordinates(scales, bounds.keep, bounds.penalty_weight)
         return bounded_coordinates(size, bounds.low, bounds.high, bounds.keep, bounds.penalty_weight)
 

@@ -38,6 +38,7 @@ from hpc_es.core.keys import Keys, Purpose
 from hpc_es.core.population import Layout, Population
 from hpc_es.tasks.functions.journal import EvaluationJournal, remove_finished
 from hpc_es.tasks.functions.options import Bounds, Coordinates, SearchOptions
+from hpc_es.tasks.functions.parameters import Scale, decoded
 from hpc_es.tasks.functions.python_evaluator import EvaluationResult, Evaluator
 from hpc_es.tasks.problems import ProblemDefaults
 
@@ -79,12 +80,12 @@ def has_best(arrays: Arrays) -> bool:
     return BEST_X in arrays and not math.isnan(float(arrays[BEST_VALUE]))
 
 
-def best_report(arrays: Arrays, names: tuple[str, ...] = ()) -> Mapping[str, Json]:
-    """Return the best vector as plain data: value, x (a list, or numbers by name), generation and job; {} if none."""
+def best_report(arrays: Arrays, scales: Mapping[str, Scale]) -> Mapping[str, Json]:
+    """Return the best vector as plain data: value, x (a list, or values by name), generation and job; {} if none."""
     best = BestVector.from_arrays(arrays)
     if math.isnan(best.value):
         return {}
-    x: Json = dict(zip(names, best.x.tolist(), strict=True)) if names else best.x.tolist()
+    x: Json = decoded(scales, best.x.tolist()) if scales else best.x.tolist()
     return {"value": best.value, "x": x, "generation": best.generation, "job": best.job}
 
 
@@ -129,7 +130,7 @@ class ObjectiveProblem(ProblemDefaults):
         keys: Keys,
         batch: int = 0,
     ) -> None:
-        self._search, self._coordinates, self._initial = search, coordinates, initial
+        self._search, self.coordinates, self._initial = search, coordinates, initial
         self._evaluator, self._keys = evaluator, keys
         # With "abort", a recorded failure would end the restarted run again.
         keeps_failures = search.on_failed_evaluation == "drop"
@@ -138,8 +139,9 @@ class ObjectiveProblem(ProblemDefaults):
         self.size = coordinates.size
         self.columns: tuple[Column, ...] = (VALUE, behaviour(self.size)) if search.vector_behaviour else (VALUE,)
         self.layout = Layout({"x": (coordinates.size,)})
+        self.mixed = coordinates.mixed
         ranges = np.ones(self.size) if coordinates.bounds is None else coordinates.bounds.high - coordinates.bounds.low
-        self.spread = SPREAD * np.where(np.isfinite(ranges), ranges, 1.0)
+        self.spread = SPREAD * np.where(np.isfinite(ranges) & (ranges > 0), ranges, 1.0)
         self.chunk_size = batch or 1
         self._is_batch = batch > 0
         self.cutting = "fixed" if batch else "one by one"
@@ -149,7 +151,7 @@ class ObjectiveProblem(ProblemDefaults):
         if isinstance(self._initial, Bounds):
             vector: Float64 = rng.uniform(self._initial.low, self._initial.high)
             return vector
-        return np.array(self._coordinates.to_search(self._initial), np.float64)
+        return np.array(self.coordinates.to_search(self._initial), np.float64)
 
     def open(self, run: RunContext) -> None:
         self._run = run
@@ -163,10 +165,10 @@ class ObjectiveProblem(ProblemDefaults):
 
     def to_objective(self, population: Population) -> Float64:
         """Return the candidates as passed to the objective, float64[jobs, size]."""
-        return self._coordinates.to_objective(population.stacked())[0]
+        return self.coordinates.to_objective(population.stacked())[0]
 
     def evaluate(self, population: Population, jobs: Jobs, carried: ProblemState, poll: Poll) -> Outcome:
-        vectors, penalties = self._coordinates.to_objective(population.stacked())
+        vectors, penalties = self.coordinates.to_objective(population.stacked())
         results = self._evaluate_or_recall(vectors, jobs, poll)
         rows = np.zeros(len(jobs), row_dtype(self.columns))
         rows["value"] = [result.value for result in results]
@@ -245,19 +247,19 @@ class ObjectiveProblem(ProblemDefaults):
 
     def summary(self, carried: ProblemState) -> Mapping[str, Json]:
         """Return `best`: the best vector so far."""
-        return {"best": best_report(carried.master, tuple(self._search.parameters or ()))}
+        return {"best": best_report(carried.master, self.coordinates.scales)}
 
     def evaluation_units(self, state: State, evaluation: Rows) -> Sequence[Arrays]:
         values = [float(value) for value in evaluation["value"] if not math.isnan(value)]
-        centre = self._coordinates.to_objective(state.theta[np.newaxis])[0][0]
+        centre = self.coordinates.to_objective(state.theta[np.newaxis])[0][0]
         return [BestVector(centre, value, state.generation, CENTRE).arrays() for value in values]
 
     def evaluations(self, state: State, results: Results[object], evaluation: Rows) -> Iterator[Evaluation]:
         job = 0
         for arrays in results.chunk_arrays:
-            for x in arrays[EVALUATED].tolist():
-                yield job, float(results.rows["value"][job]), x
+            for x in arrays[EVALUATED]:
+                yield job, float(results.rows["value"][job]), self.coordinates.decoded(x)
                 job += 1
         if len(evaluation):
-            centre = self._coordinates.to_objective(state.theta[np.newaxis])[0][0].tolist()
+            centre = self.coordinates.decoded(self.coordinates.to_objective(state.theta[np.newaxis])[0][0])
             yield from ((CENTRE, float(value), centre) for value in evaluation["value"])

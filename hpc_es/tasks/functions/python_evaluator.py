@@ -13,7 +13,7 @@ import json
 import math
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Protocol, TypeVar
@@ -24,6 +24,7 @@ from hpc_es.core.data import Array, Float64, Keywords, Poll
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.failures import Failure, failure_from_error, failure_from_text
 from hpc_es.core.interfaces import RunContext
+from hpc_es.tasks.functions.parameters import Scale, decoded
 from hpc_es.tasks.timeouts import EpisodeTimeout, Watch
 
 T = TypeVar("T")
@@ -76,35 +77,36 @@ class Objective:
     function: Callable[..., object]
     takes_seed: bool = False
     arguments: Keywords = field(default_factory=dict)  # further keywords of every call
-    names: tuple[str, ...] = ()  # parameters that are passed as keywords; empty: one vector is passed
+    scales: Mapping[str, Scale] = field(default_factory=dict)  # of parameters passed as keywords; empty: one vector is
     source: str = ""  # SHA-256 of the file in which the function is defined, "" if there is none
 
     def keywords(self, values: Sequence[float], seed: int | Array) -> Keywords:
         """Return the keywords of a call: arguments, named parameters, and the seed if the function takes one."""
-        named = dict(zip(self.names, values, strict=True)) if self.names else {}
+        named = decoded(self.scales, values) if self.scales else {}
         return {**self.arguments, **named, **({SEED: seed} if self.takes_seed else {})}
 
 
 def objective(
-    function: Callable[..., object], arguments: Keywords, names: tuple[str, ...] = (), text: str = ""
+    function: Callable[..., object], arguments: Keywords, scales: Mapping[str, Scale] | None = None, text: str = ""
 ) -> Objective:
     """Return a function as an objective; ConfigError if its signature does not accept the call.
 
     `text` is the function's name in messages.
     """
-    takes_seed = False
+    takes_seed, scales = False, scales or {}
     try:
         signature = inspect.signature(function)
     except (ValueError, TypeError):  # compiled functions may have none
-        return Objective(function, False, arguments, names, _source_hash(function))
+        return Objective(function, False, arguments, scales, _source_hash(function))
     parameter = signature.parameters.get(SEED)
     if parameter is not None and parameter.kind is not parameter.POSITIONAL_ONLY:
-        takes_seed = SEED not in arguments and SEED not in names
-    result = Objective(function, takes_seed, arguments, names, _source_hash(function))
+        takes_seed = SEED not in arguments and SEED not in scales
+    result = Objective(function, takes_seed, arguments, scales, _source_hash(function))
     try:
-        signature.bind(*([] if names else [np.zeros(1)]), **result.keywords([0.0] * len(names), 0))
+        first = [scale.value(0.0) for scale in scales.values()]
+        signature.bind(*([] if scales else [np.zeros(1)]), **result.keywords(first, 0))
     except TypeError as error:
-        what = f"{', '.join(names)} as keywords" if names else "the vector"
+        what = f"{', '.join(scales)} as keywords" if scales else "the vector"
         more = f" and the arguments {', '.join(arguments)}" if arguments else ""
         name = text or repr(function)
         message = f"{name} has the signature {signature}, which does not take {what}{more}: {error}"
@@ -179,7 +181,7 @@ class PythonEvaluator:
 
     def _call(self, values: Float64, seed: int | Array) -> object:
         objective = self._objective
-        if not objective.names:
+        if not objective.scales:
             return objective.function(values.copy(), **objective.keywords((), seed))
         return objective.function(**objective.keywords(values.tolist(), seed))
 

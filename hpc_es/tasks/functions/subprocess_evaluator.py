@@ -35,6 +35,7 @@ from hpc_es.core.failures import MAX_DETAILS, Failure, one_line
 from hpc_es.core.interfaces import RunContext
 from hpc_es.core.machine import AVAILABLE_CORES
 from hpc_es.tasks.functions import supervisor
+from hpc_es.tasks.functions.parameters import Scale, Value, decoded
 from hpc_es.tasks.functions.python_evaluator import EvaluationResult, result_of
 from hpc_es.tasks.functions.supervisor import STDERR
 
@@ -169,7 +170,7 @@ class Command:
 
     words: tuple[str, ...]  # the program, as an absolute path, and its arguments
     config_directory: Path  # replaces {config}
-    names: tuple[str, ...] = ()  # of the parameters; empty: the parameters are a list
+    scales: Mapping[str, Scale] = field(default_factory=dict)  # of the parameters; empty: the parameters are a list
     format: Format = "json"
     timeout_seconds: float = math.inf
     environment: Mapping[str, str] = field(default_factory=dict)  # further environment variables
@@ -181,9 +182,11 @@ class Command:
 
     def format_parameters(self, values: Sequence[float]) -> str:
         """Return the content of the parameters file; numbers have all their digits."""
+        named = decoded(self.scales, values) if self.scales else None
         if self.format == "text":
-            return "".join(f"{value!r}\n" for value in values)
-        return json.dumps(dict(zip(self.names, values, strict=True)) if self.names else list(values)) + "\n"
+            items: Sequence[Value] = values if named is None else list(named.values())
+            return "".join(f"{item if isinstance(item, str) else json.dumps(item)}\n" for item in items)
+        return json.dumps(list(values) if named is None else named) + "\n"
 
 
 def _replace_marks(word: str, marks: Mapping[str, str]) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hpc_es.tasks.functions.options import Bounds, Coordinates, ParameterScale, apply_bounds, limits, named_coordinates
+from hpc_es.tasks.functions.options import Bounds, Coordinates, apply_bounds, limits, named_coordinates
+from hpc_es.tasks.functions.parameters import ParameterScale
 
 INF = np.inf
 BOX = Bounds(np.array([0.0, -1.0, -INF, -INF]), np.array([1.0, INF, 2.0, INF]))
@@ -61,7 +62,8 @@ def test_parameters_are_scaled_linearly_and_logarithmically() -> None:
 def test_scaled_parameters_map_back_to_the_vector() -> None:
     coordinates = named_coordinates(RANGES, "reflect", 1.0)
     assert coordinates.to_search(np.array([1e-2, 2.0])) == pytest.approx([0.75, 0.75])
-    assert coordinates.by_name(np.array([0.1, 2.0])) == {"learning_rate": 0.1, "momentum": 2.0}
+    assert coordinates.names == ("learning_rate", "momentum")
+    assert coordinates.decoded(np.array([0.1, 2.0])) == [0.1, 2.0]
 
 
 def test_scaled_values_are_within_their_range() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hpc_es.tasks.functions.parameters import ParameterScale
 from hpc_es.tasks.functions.python_evaluator import PythonEvaluator, objective
 
 VECTORS = np.array([[1.0, 2.0], [3.0, 4.0], [0.0, 0.5]])
@@ -19,8 +20,8 @@ SEEDS = (11, 12, 13)
 
 
 def values(function: Any, batch: bool = False, **more: Any) -> list[float]:
-    arguments, names = more.pop("arguments", {}), more.pop("names", ())
-    calls = PythonEvaluator(objective(function, arguments, names), batch, **more)
+    arguments, scales = more.pop("arguments", {}), dict.fromkeys(more.pop("names", ()), ParameterScale(0, 9))
+    calls = PythonEvaluator(objective(function, arguments, scales), batch, **more)
     actual = calls.evaluate(VECTORS, SEEDS, lambda: None)
     assert all((item.failure is None) == math.isfinite(item.value) for item in actual)
     return [item.value for item in actual]

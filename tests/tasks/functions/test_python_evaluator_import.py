@@ -11,6 +11,7 @@ import pytest
 
 from hpc_es.config.registry import import_function
 from hpc_es.core.errors import ConfigError
+from hpc_es.tasks.functions.parameters import ParameterScale
 from hpc_es.tasks.functions.python_evaluator import KEY, Objective, objective
 
 MODULE = """
@@ -27,7 +28,7 @@ def named(learning_rate, momentum=0.0): return 0.0
 
 
 def resolve(text: str, arguments: dict[str, Any], names: tuple[str, ...] = ()) -> Objective:
-    return objective(import_function(text, KEY), arguments, names, text)
+    return objective(import_function(text, KEY), arguments, dict.fromkeys(names, ParameterScale(0, 1)), text)
 
 
 @pytest.fixture(autouse=True)

@@ -20,6 +20,7 @@ import pytest
 
 from hpc_es.core.interfaces import RunContext
 from hpc_es.tasks.functions import supervisor
+from hpc_es.tasks.functions.parameters import ParameterScale
 from hpc_es.tasks.functions.python_evaluator import EvaluationResult
 from hpc_es.tasks.functions.subprocess_evaluator import (
     Command,
@@ -67,7 +68,7 @@ def test_program_reads_json_parameters_and_writes_a_number(run: Run, tmp_path: P
 
 def test_named_parameters_are_a_json_object_or_lines_of_text(run: Run, tmp_path: Path) -> None:
     copy = f'cp "$1" {tmp_path}/told; echo 1 > "$2"'
-    run(copy, names=("a", "b"))
+    run(copy, scales={"a": ParameterScale(0, 1), "b": ParameterScale(0, 1)})
     assert (tmp_path / "told").read_text() == '{"a": 0.1, "b": -2e-300}\n'
     run(copy, format="text")
     assert (tmp_path / "told").read_text() == "0.1\n-2e-300\n"
