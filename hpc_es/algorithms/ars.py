@@ -19,6 +19,7 @@ from typing import Annotated, Literal
 import numpy as np
 from annotated_types import Ge
 
+from hpc_es.algorithms.common.delay import DelayOptions
 from hpc_es.algorithms.common.optimizers import learning_rate, norm
 from hpc_es.algorithms.common.strategy import PairedStrategy, Weights, first_deviations
 from hpc_es.config.options import Count, Positive, option, options
@@ -43,7 +44,7 @@ NEEDS = Needs(
 
 
 @options
-class Options:
+class Options(DelayOptions):
     """`algorithm:` with `kind: ars`."""
 
     kind: Literal["ars"] = option("name of the algorithm", "ars")

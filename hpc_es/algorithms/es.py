@@ -20,6 +20,7 @@ from typing import Literal
 import numpy as np
 
 from hpc_es.algorithms.common import optimizers
+from hpc_es.algorithms.common.delay import DelayOptions
 from hpc_es.algorithms.common.optimizers import norm
 from hpc_es.algorithms.common.ranking import BY_SIGNS, Shaping, shaped
 from hpc_es.algorithms.common.strategy import PairedStrategy, Pairs, Weights, round_of_jobs
@@ -32,7 +33,7 @@ NEEDS = Needs(searches="vectors", noise=True)
 
 
 @options
-class Options:
+class Options(DelayOptions):
     """`algorithm:` with `kind: es`."""
 
     kind: Literal["es"] = option("name of the algorithm", "es")

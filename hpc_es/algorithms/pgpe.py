@@ -22,6 +22,7 @@ from typing import Literal
 import numpy as np
 
 from hpc_es.algorithms.common import optimizers
+from hpc_es.algorithms.common.delay import DelayOptions
 from hpc_es.algorithms.common.optimizers import norm
 from hpc_es.algorithms.common.ranking import default_population, nothing_to_learn, shaped
 from hpc_es.algorithms.common.strategy import PairedStrategy, Weights, first_deviations, round_of_jobs
@@ -48,7 +49,7 @@ class Optimizer(optimizers.Options):
 
 
 @options
-class Options:
+class Options(DelayOptions):
     """`algorithm:` with `kind: pgpe`."""
 
     kind: Literal["pgpe"] = option("name of the algorithm", "pgpe")
@@ -153,7 +154,7 @@ class PGPE(PairedStrategy):
         """Return (F+ - F-) / 2, the weights of z, and (F+ + F-) / 2 - b, those of z^2, float64[2, pairs]."""
         utilities = shaped(self.options.fitness_shaping, fitness, fitness)
         values = np.stack([self.pairs.differences(utilities) / 2, utilities.mean(axis=1) - utilities.mean()])
-        return Weights(values, nothing_to_learn(fitness.ravel(), 1))
+        return Weights(values, nothing_to_learn(fitness.ravel(), 1), deviations=state.shared["deviations"])
 
     def tell(self, state: State, results: Results[Weights]) -> tuple[State, Mapping[str, float]]:
         """Take an optimizer step along grad_mu, and change the standard deviations along grad_s."""
@@ -164,7 +165,8 @@ class PGPE(PairedStrategy):
             return replace(state, generation=state.generation + 1), _metrics(mu, zeros, zeros, s, skipped=True)
         sum_z, sum_z2 = self.summed(results)
         pairs = scalar(prepared.count // 2)
-        grad_mu, grad_s = s * sum_z / pairs, s * sum_z2 / pairs
+        drawn_with = prepared.deviations  # with a delay these are older than s
+        grad_mu, grad_s = drawn_with * sum_z / pairs, drawn_with * sum_z2 / pairs
         slots, step = optimizers.step(self.optimizer, state.master, -grad_mu)
         max_change = self.options.sigma_max_change
         new_s = s + scalar(self.options.sigma_learning_rate) * grad_s

@@ -15,6 +15,7 @@ from annotated_types import Interval, MinLen
 from hpc_es.config.options import Count, Kinds, Natural, NonNegative, Positive, option, options, unused
 from hpc_es.config.registry import is_user_kind, module
 from hpc_es.config.yaml_text import ConfigProblem
+from hpc_es.core.errors import as_yaml
 
 Text = Annotated[str, MinLen(1)]
 LIMITS = "set stop.generations, timesteps, episodes, seconds, target_return or target_value"
@@ -247,6 +248,15 @@ class Config:
             yield "repetition_groups", text
         if self.mpi.fault_tolerance and getattr(self.algorithm, "updates", "") == "asynchronous":
             yield "algorithm.updates", "is asynchronous: with mpi.fault_tolerance expected synchronous"
+        if delay := getattr(self.algorithm, "delay", 0):
+            for name, value, expected in (
+                ("schedule", "static", "on_demand: chunks of several generations go to the next free rank"),
+                ("update", "replicated", "gathered: rank 0 makes the updates while other ranks evaluate"),
+                ("fault_tolerance", True, "false"),
+            ):
+                if getattr(self.mpi, name) == value:
+                    text = f"is {as_yaml(value)}, but algorithm.delay is {delay}: expected {expected}"
+                    yield f"mpi.{name}", text
 
     def warnings(self) -> Iterator[ConfigProblem]:
         """Yield (key, text) for options without effect and for a run without limit."""

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from hpc_es.algorithms.common.delay import DelayLine
 from hpc_es.config.loading import draft
 from hpc_es.config.registry import is_user_kind, kinds, module, policy_builder, set_config_directory
 from hpc_es.config.schema import USUAL_CHUNK, Config
@@ -313,10 +314,15 @@ class Parts:
     unit: int  # jobs that the algorithm requests as one
     cutting: Cutting
     growing: bool = False  # whether arrays of the state change their shapes
+    delay_line: DelayLine | None = None  # with `algorithm.delay`
 
     def initial(self) -> State:
         """Return the state before generation 0."""
-        return self.problem.carried().merge_into(self.algorithm.initial())
+        return self.started_with(self.problem.carried().merge_into(self.algorithm.initial()))
+
+    def started_with(self, state: State) -> State:
+        """Return this state as the first one of a run, with the earlier states of a delay line."""
+        return state if self.delay_line is None else self.delay_line.start(state)
 
     def carried(self, state: State) -> ProblemState:
         """Return the arrays of the problem that every rank has."""
@@ -473,7 +479,8 @@ def build_parts(config: Config, world: World, built: BuiltTask, repetition: int 
     build = module("algorithms", config.algorithm.kind).build
     algorithm: AnyAlgorithm = build(config.algorithm, problem, noise, keys, unit)
     row = row_dtype((*problem.columns, *requirements.columns))
-    return Parts(task, policy, problem, noise, algorithm, row, unit, cutting_of(config, problem), requirements.growing)
+    cutting, line = cutting_of(config, problem), DelayLine.of(config.algorithm)
+    return Parts(task, policy, problem, noise, algorithm, row, unit, cutting, requirements.growing, line)
 
 
 def shared_noise(config: Config, world: World) -> object:

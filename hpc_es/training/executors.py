@@ -193,13 +193,9 @@ class SerialExecutor(Executor):
 
     def _gather(self, generation: Generation, outcomes: Mapping[int, Outcome], has_arrays: bool) -> Gathered:
         since = time.perf_counter()
-        blocks = [generation.partial_update(block) for block in range(generation.blocks)]
-        arrays = [outcomes[chunk.index].arrays for chunk in generation.chunks if chunk.purpose == "train" and outcomes]
-        learned: dict[int, list[Arrays]] = {}
-        for _, unit, parts in learned_units(generation, outcomes):
-            learned.setdefault(unit, []).extend(part for part in parts if part)
+        gathered = gathered_here(generation, outcomes)
         self.clock.add("update", since)
-        return Gathered(blocks, arrays, [parts for parts in learned.values() if parts])
+        return gathered
 
 
 class MpiExecutor(Executor):
@@ -233,10 +229,15 @@ class MpiExecutor(Executor):
     def evaluate_here(self, generation: Generation) -> tuple[Rows, Arrays, npt.NDArray[np.void]]:
         """Evaluate a generation of one chunk on this rank; return its rows, its arrays and HEADER[1]."""
         (chunk,) = generation.next_chunks()
+        outcome, header = self.evaluate_one(generation, chunk, self._work.poll)
+        return outcome.rows, outcome.arrays, header
+
+    def evaluate_one(self, generation: Generation, chunk: Chunk, poll: Poll) -> tuple[Outcome, npt.NDArray[np.void]]:
+        """Evaluate a chunk on this rank; return its outcome and HEADER[1]."""
         self._round_started = time.perf_counter()
         with self._work.evaluating():
-            outcome = self._evaluate_chunk(generation, chunk, self._work.poll)
-        return outcome.rows, outcome.arrays, self._header({chunk.index: outcome})
+            outcome = self._evaluate_chunk(generation, chunk, poll)
+        return outcome, self._header({chunk.index: outcome})
 
     def _no_headers(self) -> npt.NDArray[np.void]:
         return np.zeros(self._world.size, HEADER)
@@ -360,6 +361,16 @@ class OutcomeCache:
         own = [chunk for chunk in chunks if self._owners.get(chunk.index) == self._world.rank]
         remaining = [chunk for chunk in chunks if chunk.index not in self._owners]
         return {chunk.index: self._outcomes[chunk.generation, chunk.index] for chunk in own}, remaining
+
+
+def gathered_here(generation: Generation, outcomes: Mapping[int, Outcome]) -> Gathered:
+    """Compute all blocks of the update; collect the arrays of all chunks, whose outcomes this rank has."""
+    blocks = [generation.partial_update(block) for block in range(generation.blocks)]
+    arrays = [outcomes[chunk.index].arrays for chunk in generation.chunks if chunk.purpose == "train" and outcomes]
+    learned: dict[int, list[Arrays]] = {}
+    for _, unit, parts in learned_units(generation, outcomes):
+        learned.setdefault(unit, []).extend(part for part in parts if part)
+    return Gathered(blocks, arrays, [parts for parts in learned.values() if parts])
 
 
 def add_headers(headers: npt.NDArray[np.void], more: npt.NDArray[np.void]) -> npt.NDArray[np.void]:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from hpc_es.algorithms.common.delay import DelayLine, without_earlier
 from hpc_es.config.schema import Config
 from hpc_es.core.data import Arrays, Results, State
 from hpc_es.core.errors import RunError, RunFailedError, UserError
@@ -31,6 +32,7 @@ from hpc_es.tasks.problems import ranks_returns
 from hpc_es.training.build import Parts, needs
 from hpc_es.training.chunking import SHARED_SECONDS, ChunkPlanner, CutPlan
 from hpc_es.training.collective import INTERRUPTED, FailureReports, SharedState, contiguous
+from hpc_es.training.delayed import DelayedPhase
 from hpc_es.training.executors import Executor, MpiExecutor, SerialExecutor
 from hpc_es.training.generation import (
     HEADER,
@@ -254,7 +256,10 @@ class Training:
                 self._replay()
             elif command == RUN:
                 self._trained = True
-                yield from self._asynchronous_updates() if self._is_asynchronous else self._generation()
+                if self.parts.delay_line is not None:
+                    yield from self._delayed_generations(self.parts.delay_line)
+                else:
+                    yield from self._asynchronous_updates() if self._is_asynchronous else self._generation()
             else:
                 return
 
@@ -302,6 +307,9 @@ class Training:
         Raises RunFailedError on every rank for FAIL.
         """
         self._started = time.perf_counter()
+        newest, replays_earlier = self.state, command == REPLAY and self.parts.delay_line is not None
+        if self.world.rank == 0 and replays_earlier:
+            self.state = self._drawn_around()
         transfer = self._shared.plan(self.state) if self.world.rank == 0 else (0, 0, 0)
         plan = self._planner.plan.to_numbers()
         control = np.array([command, self.state.generation, self._interrupted, *plan, *transfer], np.int64)
@@ -315,13 +323,21 @@ class Training:
             self.state = replace(self.state, generation=generation)
             self.state = self._shared.without_arrays(self.state, bool(to_send))  # frees memory for the new arrays
             self.state = self._shared.broadcast(self.state, (to_send, same, reshaped))
+            if self.world.rank == 0 and replays_earlier:
+                self.state = newest
         self._executor.clock.add("messages", self._started)
         return command
 
     # One generation.
 
+    def _drawn_around(self) -> State:
+        """Rank 0: return the state that the next generation is drawn around, which with a delay is an earlier one."""
+        line = self.parts.delay_line
+        return self.state if line is None else line.drawn_around(self.state, self.state.generation)
+
     def _new_generation(self, evaluation_jobs: int, train: bool = True) -> Generation:
-        return Generation(self.parts, self.state, evaluation_jobs, train, self._plan)
+        state = self._drawn_around() if train and self.world.rank == 0 else self.state
+        return Generation(self.parts, state, evaluation_jobs, train, self._plan)
 
     def _generation(self) -> Iterator[MetricsRow]:
         """Run one generation on all ranks, and perhaps some on rank 0 alone after it."""
@@ -329,7 +345,7 @@ class Training:
         self._interrupted = bool(evaluated.headers["signals"].max() > 0)
         if self.writer is None:
             if self._replicated:
-                self._update(evaluated.results, self._units(evaluated))
+                self._update(evaluated.results, self._units(evaluated, self.state))
             return
         with self._failing_everywhere():
             metrics = self._complete(evaluated, self._executor, self._started)
@@ -348,10 +364,20 @@ class Training:
             if not alone.is_next(True, metrics, evaluated):
                 return
 
-    def _units(self, evaluated: Evaluated) -> Sequence[Arrays]:
+    def _units(self, evaluated: Evaluated, measured: State) -> Sequence[Arrays]:
         """Return the updates of the problem's state in a generation, by unit."""
         problem = self.parts.problem
-        return [*map(problem.unit, evaluated.learned), *problem.evaluation_units(self.state, evaluated.evaluation)]
+        return [*map(problem.unit, evaluated.learned), *problem.evaluation_units(measured, evaluated.evaluation)]
+
+    def _updated(
+        self, before: State, results: Results[object], units: Sequence[Arrays]
+    ) -> tuple[State, State, Mapping[str, float]]:
+        """Return `update_state` of a state, with the earlier states of a delay line."""
+        line, algorithm, problem = self.parts.delay_line, self.parts.algorithm, self.parts.problem
+        if line is None:
+            return update_state(algorithm, problem, before, results, units)
+        after, merged, metrics = update_state(algorithm, problem, without_earlier(before), results, units)
+        return after, line.advance(before, merged), metrics
 
     def _complete(
         self,
@@ -359,15 +385,20 @@ class Training:
         executor: Executor,
         started: float,
         more_metrics: Mapping[str, float] | None = None,
+        measured: State | None = None,
     ) -> MetricsRow:
-        """Rank 0: update the state, record the generation and return its metrics."""
+        """Rank 0: update the state, record the generation and return its metrics.
+
+        `measured` is the state that its evaluation measured, by default the one before the update.
+        """
         assert self.writer
         before, update_started = self.state, time.perf_counter()
+        measured = measured or before
         problem, algorithm, results = self.parts.problem, self.parts.algorithm, evaluated.results
         self._planner.require_independent(int(evaluated.headers["mixed"].sum()))
-        units = self._units(evaluated)
-        after, self.state, update_metrics = update_state(algorithm, problem, before, results, units)
-        self.writer.evaluated(before, results, evaluated.evaluation, units)
+        units = self._units(evaluated, measured)
+        after, self.state, update_metrics = self._updated(before, results, units)
+        self.writer.evaluated(measured, results, evaluated.evaluation, units)
         if self.after_train_step is not None and isinstance(algorithm, GradientAlgorithm):
             self.after_train_step(algorithm.sample(results), algorithm.losses(before, results))
         executor.clock.add("update", update_started)
@@ -383,7 +414,7 @@ class Training:
             self._info_keys,
         )
         self.writer.counters.update(counters_after(self.writer.counters, metrics, results.rows))
-        evaluated_arrays = before.shared if len(evaluated.evaluation) else None
+        evaluated_arrays = measured.shared if len(evaluated.evaluation) else None
         self.writer.add(self.state, metrics, evaluated_arrays, algorithm.solutions(before, results))
         self._planner.update(results.rows, evaluated.evaluation, evaluated.headers, self.state.theta.nbytes)
         for line in self._notices.new(before.generation, algorithm.notices(before, results, after)):
@@ -416,7 +447,7 @@ class Training:
                 self._update(results, inputs.units)
             return
         with self._failing_everywhere():
-            _, self.state, _ = update_state(self.parts.algorithm, self.parts.problem, self.state, results, inputs.units)
+            _, self.state, _ = self._updated(self.state, results, inputs.units)
             if not replay.is_due(self.state):
                 self.writer.replayed(self.state)
         self._interrupted = bool(self.signals())
@@ -444,6 +475,30 @@ class Training:
                     metrics = self._complete(evaluated, self._executor, started, staleness)
                 yield metrics
                 started, evaluation = time.perf_counter(), evaluation[:0]
+                if self._next_command() != RUN:
+                    break
+
+    def _delayed_generations(self, line: DelayLine) -> Iterator[MetricsRow]:
+        """Run generations, several of them at the same time, until the run ends."""
+        phase = DelayedPhase(self.world, self._work, self._executor, self.parts, line)
+        if self.writer is None:
+            phase.serve_worker(self.state.master)
+            return
+        last = self.config.stop.generations
+        generations = phase.generations(
+            lambda: self.state,
+            lambda number: last is None or number < last,
+            self._evaluations.due,
+            lambda: self._planner.plan,
+        )
+        started = self._started
+        with contextlib.closing(generations):
+            for evaluated, measured in generations:
+                self._interrupted = bool(self.signals() or evaluated.headers["signals"].max() > 0)
+                with self._failing_everywhere(generations.close):
+                    metrics = self._complete(evaluated, self._executor, started, measured=measured)
+                yield metrics
+                started = time.perf_counter()
                 if self._next_command() != RUN:
                     break
 

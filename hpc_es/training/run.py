@@ -201,7 +201,9 @@ def initial_state(parts: Parts, prepared: PreparedRun, config: Config) -> tuple[
     carried = parts.problem.carried()
     warnings = list(mismatches(config.policy, prepared.source, carried))
     state = apply_source(initial, prepared.source, carried)
-    return apply_optimizer(state, prepared.source) if config.policy.init_optimizer else state, warnings
+    if config.policy.init_optimizer:
+        state = apply_optimizer(state, prepared.source)
+    return parts.started_with(state), warnings
 
 
 def gradient_algorithm(algorithm: AnyAlgorithm) -> GradientAlgorithm[Any]:

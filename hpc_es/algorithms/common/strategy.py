@@ -257,6 +257,7 @@ class Weights:
     reason: str | None = None  # why there is no update; None: there is one
     deviation: float = 0.0  # standard deviation by which the fitness was divided, for the metrics
     count: int = 0  # number of jobs in pairs without failures
+    deviations: Array | None = None  # standard deviations of the candidates, dtype[params], for PGPE
 
 
 @dataclass(frozen=True)

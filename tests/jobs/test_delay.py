@@ -1,0 +1,303 @@
+"""Jobs with `algorithm.delay`: the results of a loop in one process, on any number of ranks and after restarts."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hpc_es
+from hpc_es.config.loading import load
+from hpc_es.core.data import State
+from hpc_es.core.errors import ConfigError
+from hpc_es.training.executors import SerialExecutor
+from hpc_es.training.generation import Generation, update_state
+from tests.helpers import runs
+from tests.helpers.harness import ROOT, mpiexec, script
+
+NORMALISED = ["task.observation_normalization.enabled=true", "task.observation_normalization.probability=0.5"]
+VARIANTS = {
+    "es 1": ["algorithm.delay=1"],
+    "es 2": ["algorithm.delay=2"],
+    "es 2, no lookahead": ["algorithm.delay=2", "algorithm.lookahead=false"],
+    "chunks of 1, rounds": ["algorithm.delay=1", "mpi.chunk_size=1", "algorithm.min_timesteps_per_generation=600"],
+    "chunks of 7, normalised": ["algorithm.delay=2", "mpi.chunk_size=7", *NORMALISED],
+    "automatic chunks, counter": ["algorithm.delay=1", "mpi.chunk_size=auto", "noise={kind: counter}", *NORMALISED],
+    "failed episodes": ["algorithm.delay=1", "task.env_kwargs={fault: raise, every: 5}"],
+    "rank 0 does not evaluate": ["algorithm.delay=1", "mpi.master_evaluates=false"],
+    "ars": ["algorithm={kind: ars, population_size: 12, top_directions: 3, delay: 1}", "policy={hidden_dims: []}"],
+    "pgpe": ["algorithm={kind: pgpe, population_size: 12, delay: 2}"],
+    "blocks": ["algorithm.delay=1", "policy.hidden_dims=[128, 128]"],  # 17,922 parameters: three blocks
+}
+JOB_SECONDS = 300.0
+RANKS = (2, 3, pytest.param(5, marks=pytest.mark.long), pytest.param(17, marks=pytest.mark.long))
+ALL = """
+    import json, sys
+    from pathlib import Path
+    import hpc_es
+    from hpc_es.config.loading import load
+
+    config, directory, variants = Path(sys.argv[1]), Path(sys.argv[2]), json.loads(sys.argv[3])
+    for name, overrides in variants.items():
+        for row in hpc_es.train(load(config, [*overrides, "checkpoint.interval=1"]), directory / name):
+            pass
+"""
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
+    """A function from the number of ranks to the directory of all variants, which are trained at the first call."""
+    directory = tmp_path_factory.mktemp("delay")
+    config = str(runs.tiny(directory))
+
+    @functools.cache
+    def trained(ranks: int) -> Path:
+        arguments = [*script(ALL), config, str(directory / str(ranks)), json.dumps(VARIANTS)]
+        job = mpiexec(ranks, arguments, JOB_SECONDS, cwd=ROOT)
+        assert job.status == 0, str(job)
+        return directory / str(ranks)
+
+    return trained
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("ranks", RANKS)
+def test_results_do_not_depend_on_the_number_of_ranks(done: Callable[[int], Path], ranks: int, variant: str) -> None:
+    runs.assert_same(done(ranks) / variant, done(1) / variant)
+
+
+def states(config: Path, directory: Path, overrides: Sequence[str], delay: int, lookahead: bool) -> list[State]:
+    """All states of a run, from the algorithm's own methods in a plain loop."""
+    with hpc_es.train(load(config, overrides), directory) as run:
+        parts: Any = run._run.training.parts
+        result = [parts.problem.carried().merge_into(parts.algorithm.initial())]
+        for number in range(6):
+            known = max(number - delay, 0)
+            shared = dict(result[known].shared)
+            if lookahead and known:
+                step = shared["theta"] - result[known - 1].theta
+                shared["theta"] = shared["theta"] + np.float32(delay) * step
+            generation = Generation(parts, State(number, shared, result[0].master))
+            evaluated = SerialExecutor().run(generation)
+            units = [*map(parts.problem.unit, evaluated.learned)]
+            result.append(update_state(parts.algorithm, parts.problem, result[-1], evaluated.results, units)[1])
+    return result
+
+
+@pytest.mark.parametrize(
+    ("variant", "delay", "lookahead"),
+    [
+        ("es 1", 1, True),
+        ("es 2", 2, True),
+        ("es 2, no lookahead", 2, False),
+        ("chunks of 7, normalised", 2, True),
+        ("chunks of 1, rounds", 1, True),
+        ("ars", 1, False),
+        ("pgpe", 2, True),
+    ],
+)
+def test_results_are_those_of_a_plain_loop(
+    done: Callable[[int], Path], variant: str, delay: int, lookahead: bool, tmp_path: Path
+) -> None:
+    expected = states(runs.tiny(tmp_path), tmp_path / "loop", VARIANTS[variant], delay, lookahead)
+    snapshot = runs.newest(done(3) / variant)
+    assert snapshot.state.generation == 6
+    assert {name: array.tobytes() for name, array in snapshot.state.shared.items()} == {
+        name: array.tobytes() for name, array in expected[-1].shared.items()
+    }
+    for name, array in expected[-1].master.items():
+        assert snapshot.state.master[name].tobytes() == array.tobytes()
+
+
+def test_first_generation_is_that_of_a_run_without_delay(done: Callable[[int], Path], tmp_path: Path) -> None:
+    runs.here(runs.tiny(tmp_path), tmp_path / "run", ["stop.generations=2"])
+    plain, delayed = runs.rows(tmp_path / "run"), runs.rows(done(1) / "es 1")
+    assert delayed[0] == plain[0]
+    assert delayed[1]["return_mean"] != plain[1]["return_mean"]
+
+
+def test_best_theta_is_one_that_was_measured(done: Callable[[int], Path], tmp_path: Path) -> None:
+    """Evaluations measure theta_(t - delay), not the extrapolated theta."""
+    for variant, delay in (("es 1", 1), ("es 2", 2)):
+        best = runs.newest(done(3) / variant).best
+        assert best is not None
+        expected = states(runs.tiny(tmp_path), tmp_path / variant, VARIANTS[variant], delay, True)
+        assert best.shared["theta"].tobytes() == expected[max(best.generation - delay, 0)].theta.tobytes()
+
+
+@pytest.mark.parametrize(("ranks", "resumed_on"), [(3, 2), (1, 3)])
+@pytest.mark.parametrize("more", [[], ["checkpoint.full_interval=3"]], ids=["whole", "inputs of updates"])
+def test_killed_run_resumes_to_the_same_results(ranks: int, resumed_on: int, more: list[str], tmp_path: Path) -> None:
+    options = ("algorithm.delay=2", "checkpoint.interval=1", "checkpoint.keep_last=1000", *NORMALISED, *more)
+    end = runs.killed_and_resumed(tmp_path / "run", ranks, resumed_on, *options)
+    runs.here(runs.tiny(tmp_path), tmp_path / "whole", [*options, f"stop.generations={end}"])
+    runs.assert_same(tmp_path / "run", tmp_path / "whole")
+
+
+GATE = """
+import os, time
+import gymnasium
+import numpy as np
+
+class Gate(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-9, 9, (1,), np.float32)
+    action_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        with open("begun", "a") as file:
+            file.write("x")
+        try:
+            os.close(os.open("first", os.O_CREAT | os.O_EXCL))
+            self.waits = True
+        except FileExistsError:
+            self.waits = False
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        limit = time.monotonic() + 60
+        while self.waits and os.path.getsize("begun") <= 4:
+            assert time.monotonic() < limit, "no episode of the next generation began"
+            time.sleep(0.01)
+        self.waits = False
+        return np.zeros(1, np.float32), float(action[0]), True, False, {}
+
+gymnasium.register("Gate-v0", Gate)
+"""
+
+
+def test_next_generation_begins_before_the_longest_episode_ends(tmp_path: Path) -> None:
+    """The first of four episodes ends only after a fifth one, of the next generation, has begun."""
+    (tmp_path / "gate.py").write_text(GATE)
+    config = tmp_path / "gate.yaml"
+    config.write_text(
+        "task: {kind: episodes, env_id: 'gate:Gate-v0', on_failed_episode: abort}\n"
+        "policy: {kind: mlp, hidden_dims: [2]}\n"
+        "algorithm: {kind: es, population_size: 4, delay: 1}\n"
+        "noise: {kind: counter}\nmpi: {chunk_size: 1, master_evaluates: false}\n"
+        "evaluation: {interval: 0}\nstop: {generations: 3}\n"
+    )
+    job = mpiexec(3, ["-m", "hpc_es.main", str(config), "--output", str(tmp_path / "run")], 120.0, cwd=tmp_path)
+    assert job.status == 0, str(job)
+    assert runs.newest(tmp_path / "run").state.generation == 3
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("mpi.schedule=static", "mpi.schedule: is 'static', but algorithm.delay is 1: expected on_demand"),
+        ("mpi.update=replicated", "mpi.update: is 'replicated', but algorithm.delay is 1: expected gathered"),
+        ("mpi.fault_tolerance=true", "mpi.fault_tolerance: is true, but algorithm.delay is 1: expected false"),
+        ("algorithm.delay=3", "algorithm.delay: "),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(override: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load(runs.tiny(tmp_path), ["algorithm.delay=1", override])
+
+
+DELAYED = ("algorithm.delay=2", "mpi.chunk_size=1", *runs.EVERY)
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """60 generations with a delay of 2, undisturbed, each of them in a checkpoint."""
+    run = tmp_path_factory.mktemp("reference") / "run"
+    runs.here(runs.tiny(run.parent), run, [*DELAYED, "stop.generations=60"])
+    return run
+
+
+def test_signal_stops_after_the_oldest_generation(reference: Path, tmp_path: Path) -> None:
+    run, before = tmp_path / "run", 0
+    for ranks in (3, 2):
+        with runs.begin(ranks, run, *DELAYED, "stop.generations=100000") as job:
+            runs.wait_for(lambda before=before: runs.generation(run) >= before + 2)  # type: ignore[misc]
+            job.process.send_signal(signal.SIGTERM)
+            done = job.wait(30)
+        assert done.status == 75 and "interrupted by a signal after" in done.stdout, str(done)
+        before = runs.newest(run).state.generation
+        assert len(runs.rows(run)) == before  # no generation is given up
+    runs.assert_same(run, reference)
+
+
+def test_second_signal_gives_up_a_generation_that_hangs(reference: Path, tmp_path: Path) -> None:
+    """One step of each third episode takes an hour from generation 3 on."""
+    run = tmp_path / "run"
+    slow = f"task.env_kwargs={{pause_file: {tmp_path / 'slow'}, pause_file_seconds: 3600}}"
+    with runs.begin(3, run, *DELAYED, slow, "stop.generations=100000") as job:
+        runs.wait_for(lambda: runs.generation(run) >= 3)
+        (tmp_path / "slow").touch()
+        time.sleep(2.0)
+        job.process.send_signal(signal.SIGTERM)
+        time.sleep(1.5)
+        assert job.process.poll() is None
+        job.process.send_signal(signal.SIGUSR1)
+        done = job.wait(30)
+    assert done.status == 75 and "given up" in done.stdout, str(done)
+    runs.assert_same(run, reference)
+
+
+def test_death_of_a_rank_ends_the_job(reference: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with runs.begin(3, run, *DELAYED, "stop.generations=100000") as job:
+        runs.wait_for(lambda: runs.generation(run) >= 3)
+        job.signal(2, signal.SIGKILL)
+        done = job.wait(60)
+    assert done.status not in (0, 75) and not done.timed_out, str(done)
+    runs.finished(2, run, *DELAYED, f"stop.generations={runs.newest(run).state.generation + 1}")
+    runs.assert_same(run, reference)
+
+
+@pytest.mark.parametrize("limit", ["stop.timesteps=700", "stop.target_return=-100", "stop.episodes=40"])
+def test_limits_end_the_run_in_the_same_generation_on_any_number_of_ranks(limit: str, tmp_path: Path) -> None:
+    for ranks in (1, 3):
+        done = runs.finished(ranks, tmp_path / str(ranks), *DELAYED, "stop.generations=50", limit)
+        assert f"finished by {limit.partition('=')[0]}" in done.stdout
+    runs.assert_same(tmp_path / "3", tmp_path / "1")
+    assert len(runs.rows(tmp_path / "3")) == len(runs.rows(tmp_path / "1")) < 50
+
+
+CALLER = """
+    import sys
+    import hpc_es
+    from hpc_es.config.loading import load
+
+    with hpc_es.train(load(sys.argv[1], sys.argv[3:]), sys.argv[2]) as run:
+        for number, row in enumerate(run):
+            if number == 2:
+                break
+"""
+
+
+def test_caller_that_stops_ends_all_ranks(reference: Path, tmp_path: Path) -> None:
+    arguments = [*script(CALLER), str(runs.tiny(tmp_path)), str(tmp_path / "run"), *DELAYED]
+    job = mpiexec(3, arguments, 60.0, cwd=ROOT)
+    assert job.status == 0, str(job)
+    runs.assert_same(tmp_path / "run", reference)
+    assert runs.newest(tmp_path / "run").state.generation == 3
+
+
+@pytest.mark.long
+def test_full_disk_ends_all_ranks(tmp_path: Path) -> None:
+    """Of 300 KB: no rank waits for rank 0, which cannot write its next checkpoint."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounting = ["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", str(disk)]
+    if os.geteuid() or subprocess.run(mounting, check=False, capture_output=True).returncode:
+        pytest.skip("only root may mount, and not in every container")
+    try:
+        done = runs.train(3, disk / "run", *DELAYED, "stop.generations=60")
+        assert done.status == 1 and not done.timed_out, str(done)
+        assert "No space left on device" in done.stderr and "Traceback" not in done.stderr, done.stderr
+        assert runs.newest(disk / "run").state.generation > 1
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=True)
