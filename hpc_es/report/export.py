@@ -80,7 +80,8 @@ def export(path: Path, output: Path, options: ExportOptions) -> str:
     value = _value_head(path, policy) if options.value else None
     transformations = _environment_transformations(policy.wrappers, policy.spaces) if policy.wrappers else None
     if isinstance(policy.policy, NetworkPolicy):  # which has selected the backend of Keras
-        model = network_model(policy.policy, policy.source.theta, policy.source.normaliser, transformations)
+        source = policy.source
+        model = network_model(policy.policy, source.theta, source.normaliser, transformations, options.value)
     else:
         os.environ["KERAS_BACKEND"] = "tensorflow"
         import_tensorflow()
@@ -107,6 +108,9 @@ def export_arrays(path: Path, output: Path, options: ExportOptions) -> None:
         arrays |= {"observation_mean": mean, "observation_std": deviation, "observation_clip": np.float64(clip)}
     if options.value:
         arrays["value"] = _value_head(path, policy)
+        if not arrays["value"].size:
+            text = "the value is the last output of the network, whose parameters the file has: leave --value out"
+            raise UserError(f"{path}: {text}")
     with written(output) as temporary, zipfile.ZipFile(temporary, "w") as archive:
         for name, array in arrays.items():  # not np.savez, to which some names are arguments
             with archive.open(f"{name}.npy", "w") as file:

@@ -62,7 +62,6 @@ from hpc_es.core.interfaces import Needs, TrajectoryProblem
 from hpc_es.core.keys import Purpose
 from hpc_es.core.policy import Actor, Batch, OnStep, Policy, ReferencePolicy
 from hpc_es.core.population import unperturbed
-from hpc_es.policies.network import NetworkPolicy
 
 
 @options
@@ -158,8 +157,6 @@ def _policy_misfits(options: Options, problem: TrajectoryProblem) -> Iterator[tu
     if isinstance(policy, ReferencePolicy):
         text = "is virtual_batch, which depends on the parameters in a way that actor_critic does not differentiate"
         yield "policy.normalisation", f"{text}: expected none or layer"
-    elif isinstance(policy, NetworkPolicy) and network is None:
-        yield "policy.backend", "is tensorflow, whose networks actor_critic does not differentiate yet: expected jax"
     elif network is None:
         text = f"is {type(policy).__name__}, which is not differentiable here: expected the kind"
         yield "policy", f"{text} 'lstm', 'mlp', 'cnn' or 'network'"

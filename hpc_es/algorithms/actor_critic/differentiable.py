@@ -20,7 +20,9 @@ def differentiable(policy: Policy) -> DifferentiablePolicy | None:
     """Return a policy with its value function; None if it has no gradient here."""
     if isinstance(policy, NetworkPolicy):
         if policy.network.backend == "tensorflow":
-            return None
+            from hpc_es.algorithms.actor_critic.tensorflow_gradient import TensorFlowPolicy
+
+            return TensorFlowPolicy(policy.network)
         from hpc_es.algorithms.actor_critic.jax_gradient import JaxPolicy, value_network
 
         return JaxPolicy(value_network(policy.network))

@@ -111,6 +111,20 @@ def loss_terms(
     """Return the sums of -log pi A, (V - R)^2 and H over all steps; arrays as in `episodes_graph`."""
     logits, features = network(tf, theta, inputs, loss.unroll, memory)
     values = tf.linalg.matvec(features, value[:-1]) + value[-1]
+    return terms_of(tf, loss, logits, values, actions, rewards, lives, cuts)
+
+
+def terms_of(
+    tf: ModuleType,
+    loss: Loss,
+    logits: Tensor,
+    values: Tensor,
+    actions: Tensor,
+    rewards: Tensor,
+    lives: Tensor,
+    cuts: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the same from logits, [steps, rows, actions], and values, [steps, rows]."""
     if loss.reward_clip is not None:
         rewards = tf.clip_by_value(rewards, -loss.reward_clip, loss.reward_clip)
     constants = tf.stop_gradient(values)

@@ -196,11 +196,13 @@ def network_model(
     theta: Float32,
     normaliser: Normaliser | None,
     around: EnvironmentTransformations | None = None,
+    with_value: bool = False,
 ) -> Any:
     """Return a custom Keras model with normalisation and head: Box actions within their bounds, or logits.
 
     A recurrent model has the inputs [observation, *memory] and the outputs [actions, *memory] of one step. `theta` is
-    float32[params].
+    float32[params]. With `with_value` the value, float32[n, 1], is an output after the actions; the network must have
+    it.
     """
     import keras
 
@@ -213,11 +215,13 @@ def network_model(
     inputs = transformed(keras, observation, around.observations, is_sequence=False)
     inputs = normalised(keras, inputs, normaliser)
     outputs, *after = policy.network.called(policy.network.model(theta), [inputs, *memory])
+    if outputs.shape[-1] > policy.head.outputs:  # a network of actor_critic
+        outputs, value = keras.ops.split(outputs, [policy.head.outputs], axis=-1)
+        after = [value, *after] if with_value else after
     outputs = actions(keras, policy.head, outputs, is_sequence=False)
     outputs = transformed(keras, outputs, around.actions, is_sequence=False)
-    if not memory:
-        return keras.Model(observation, outputs, name="policy")
-    return keras.Model([observation, *memory], [outputs, *after], name="policy")
+    inputs, outputs = [observation, *memory], [outputs, *after]
+    return keras.Model(inputs if memory else observation, outputs if after else outputs[0], name="policy")
 
 
 def mlp_theta(policy: MLP, layers: Sequence[SavedLayer]) -> Float32:

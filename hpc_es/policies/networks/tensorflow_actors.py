@@ -197,19 +197,24 @@ class TensorFlowCall:
                 return self._tf.vectorized_map(lambda row: self._one((parameters, *row)), rows)
             return self._tf.vectorized_map(self._one, (parameters, *rows))
 
-        function: Callable[..., Tensor] = self._tf.function(batch, jit_compile=True, autograph=False)
-        logger = self._tf.get_logger()
-        level = logger.level
-        logger.setLevel(logging.ERROR)  # of layers that are computed in a loop
-        try:
-            with quiet_stderr():
-                function(*arguments)
-        except Exception:  # of any kind; an error of the network itself comes again in the next call
-            function = self._tf.function(batch, autograph=False)
-            function(*arguments)
-        finally:
-            logger.setLevel(level)
-        return function
+        return compiled_for(self._tf, batch, *arguments)
+
+
+def compiled_for(tf: ModuleType, function: Callable[..., Tensor], *arguments: Tensor) -> Callable[..., Tensor]:
+    """Return the function compiled by XLA if a call with these arguments succeeds, otherwise without XLA."""
+    result: Callable[..., Tensor] = tf.function(function, jit_compile=True, autograph=False)
+    logger = tf.get_logger()
+    level = logger.level
+    logger.setLevel(logging.ERROR)  # of layers that are computed in a loop
+    try:
+        with quiet_stderr():
+            result(*arguments)
+    except Exception:  # of any kind; an error of the network itself comes again in the next call
+        result = tf.function(function, autograph=False)
+        result(*arguments)
+    finally:
+        logger.setLevel(level)
+    return result
 
 
 class TensorFlowMLP:

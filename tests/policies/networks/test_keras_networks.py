@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+import hpc_es
+from hpc_es import cli
 from hpc_es.core.data import Box, Discrete, ObservationSpec, Spaces, flat_observations
 from hpc_es.core.errors import ConfigError
 from hpc_es.policies import network
-from tests.helpers import own_networks
+from tests.helpers import own_networks, runs
 from tests.helpers.populations import candidates, explicit, random_inputs
 from tests.helpers.trained import NORMALISER
 
@@ -278,3 +280,28 @@ def test_model_on_another_backend_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
     text = f"policy.backend: is tensorflow, but {WRONG} returns a network in jax: expected jax"
     assert text in refusal(sequential)
+
+
+def test_run_of_actor_critic_exports_logits_and_value(tmp_path: Path) -> None:
+    """The last output of the network is the value."""
+    import keras
+
+    options = [
+        "task={kind: episodes, env_id: CartPole-v1, max_episode_steps: 10}",
+        "policy={kind: network, network: 'tests.helpers.own_networks:keras_recurrent', backend: tensorflow}",
+        "algorithm={kind: actor_critic, batch_size: 4, unroll: 3}",
+        *("stop.generations=2", "evaluation.interval=0"),
+    ]
+    runs.here(runs.tiny(tmp_path), tmp_path / "run", options)
+    loaded, file = hpc_es.load_policy(tmp_path / "run"), tmp_path / "policy.keras"
+    policy: Any = loaded.policy
+    first = policy.initial(np.random.default_rng(0))
+    assert first.size == loaded.params and loaded.source.theta.tobytes() != first.tobytes()
+    assert cli.run(["export", str(tmp_path / "run"), str(file), "--value"]) == 0
+    x, memory = np.ones((1, 4), np.float32), [np.full((1, 6), 0.5, np.float32)] * 2
+    logits, value, *after = keras.saving.load_model(file)([x, *memory])
+    assert (logits.shape, value.shape, len(after)) == ((1, 2), (1, 1), 2)
+    parts = policy.layout.split(loaded.source.theta)
+    expected, _ = policy.network.apply(parts, [leaf[0] for leaf in memory], x[0])
+    np.testing.assert_allclose(np.concatenate([logits[0], value[0]]), expected, rtol=1e-5, atol=1e-6)
+    assert loaded(np.ones(4, np.float32)) in (0, 1)
