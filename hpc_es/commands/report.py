@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -133,15 +134,17 @@ def run_watch(arguments: argparse.Namespace) -> int:
 
 
 def _watch_text(directories: Sequence[Path], interval: int) -> int:
+    """Show the table of `hpc-es list` every `interval` seconds; on a terminal it replaces the one before."""
     from rich.console import Console
-    from rich.live import Live
-    from rich.text import Text
 
     from hpc_es.commands.runs import list_text
 
-    console = Console()
-    with Live(console=console, screen=console.is_terminal, auto_refresh=False) as live:
+    console = Console(highlight=False, markup=False)
+    with console.screen() if console.is_terminal else contextlib.nullcontext():
         while True:
-            stamp = time.strftime("%H:%M:%S")
-            live.update(Text(f"{list_text(directories)}\n{stamp}, every {interval} s, Ctrl-C ends"), refresh=True)
+            text = f"{list_text(directories)}\n{time.strftime('%H:%M:%S')}, every {interval} s, Ctrl-C ends"
+            if console.is_terminal:
+                console.clear()
+            console.print(text, soft_wrap=True)
+            console.file.flush()
             time.sleep(interval)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import signal
 import subprocess
+import sys
 import threading
 import urllib.error
 import urllib.request
@@ -399,6 +401,23 @@ def test_port_in_use_is_refused(server: WatchServer) -> None:
     with pytest.raises(UserError, match=f"--port {port} cannot be used"):
         WatchServer(lambda version: version, [], port)
     assert server.server_address[0] == "127.0.0.1"
+
+
+@pytest.mark.parametrize("options", [(), ("--text",)], ids=["page", "text"])
+def test_watch_shows_the_runs_until_it_is_interrupted(tmp_path: Path, options: tuple[str, ...]) -> None:
+    status(make(tmp_path / "night", [1, 2]), "finished")
+    command = [sys.executable, "-m", "hpc_es", "watch", str(tmp_path), "--interval", "1", *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout and process.stderr
+        limit = threading.Timer(60, process.kill)
+        limit.start()
+        if options:
+            assert re.search(r"night +finished", "".join(process.stdout.readline() for _ in range(2)))
+        else:
+            assert "night" in fetch(process.stderr.readline().strip())
+        process.send_signal(signal.SIGINT)
+        assert process.wait() == (130 if options else 0)
+        limit.cancel()
 
 
 # In a browser.
