@@ -12,7 +12,7 @@ MINUTES ?= 10
 SEED    ?= 1
 WORKERS ?= 3# processes that share the tests (see tests/conftest.py): more than cores, as those that start jobs also wait
 
-.PHONY: help venv run test test-long test-gym test-loggers test-jax test-gpu test-all-extras test-slurm test-ft lint check bench bench-functions bench-peers campaign docs clean
+.PHONY: help venv run test test-long test-gym test-loggers test-jax test-gpu test-all-extras test-slurm test-ft lint check bench bench-functions bench-peers campaign docs lock clean
 help:           ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/  -/'
 
@@ -105,5 +105,8 @@ $(VENV)/.docs: setup.cfg
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[docs]'
 	@touch $@
 
+lock: venv      ## write locks/ from the versions in .venv and .venv-jax
+	./containers/lock.sh
+
 clean:          ## remove what was built, not your runs
-	rm -rf $(VENV) $(VENV)-gpu $(VENV)-gym $(VENV)-loggers $(VENV)-ft $(VENV)-jax build site *.egg-info .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(VENV)-gpu $(VENV)-gym $(VENV)-loggers $(VENV)-ft $(VENV)-jax $(VENV)-lock build site *.egg-info .mypy_cache .ruff_cache .pytest_cache

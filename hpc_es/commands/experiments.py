@@ -26,12 +26,13 @@ STARTERS = {  # kind: what it is for
     "jax": "a policy for a compiled environment (gymnax), needs hpc_es[jax]",
     "tuning": "a search for hyperparameters of an experiment",
 }
+LONGEST_SUBJECT = 90
 BASE = "_base.yaml"  # ending of the experiment that a tuning file names
 
 
 def add_new_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the kind of experiment and the file."""
-    text = f"{', '.join(STARTERS)} (default: list them)"
+    text = f"{', '.join(STARTERS)}, or the name of an example config (default: list all)"
     parser.add_argument("kind", nargs="?", metavar="KIND", help=text)
     parser.add_argument("file", nargs="?", type=Path, metavar="FILE", help="file to write (default: KIND.yaml)")
 
@@ -39,20 +40,26 @@ def add_new_arguments(parser: argparse.ArgumentParser) -> None:
 def run_new(arguments: argparse.Namespace) -> int:
     """Write a commented config to start from.
 
-    Without KIND the kinds are listed. An objective also gets the Python file of its function, a command the program,
-    and a tuning the config of its experiment, with names that begin like FILE. Existing files are not replaced.
+    Without KIND the kinds and the example configs are listed. An objective also gets the Python file of its function, a
+    command the program, and a tuning the config of its experiment, with names that begin like FILE. An example is
+    copied with the files that it needs. Existing files are not replaced.
     """
     kind = arguments.kind
+    examples = {file.stem: file for file in _examples() if file.suffix == ".yaml"}
     if kind is None:
-        width = max(map(len, STARTERS))
-        sys.stdout.write("".join(f"{name:{width}}  {text}\n" for name, text in STARTERS.items()))
+        width = max(map(len, [*STARTERS, *examples]))
+        lines = [f"{name:{width}}  {text}" for name, text in STARTERS.items()]
+        lines += ["", *(f"{name:{width}}  {_subject(file)}" for name, file in examples.items())]
+        sys.stdout.write("\n".join(lines) + "\n")
         return 0
-    if kind not in STARTERS:
-        raise UserError(f"expected one of {', '.join(STARTERS)}, found {kind!r}{nearest(kind, STARTERS)}")
+    if kind not in STARTERS and kind not in examples:
+        names = [*STARTERS, *examples]
+        text = f"expected {', '.join(STARTERS)}, or an example listed by hpc-es new"
+        raise UserError(f"{text}, found {kind!r}{nearest(kind, names)}")
     path: Path = arguments.file or Path(f"{kind}.yaml")
     if path.suffix not in {".yaml", ".yml"}:
         raise UserError(f"{path}: expected a file name that ends in .yaml")
-    files = dict(_starter_files(kind, path))
+    files = dict(_starter_files(kind, path) if kind in STARTERS else _example_files(kind, path))
     for file in files:
         if file.exists():
             raise UserError(f"{file} exists already: choose another name, or remove it")
@@ -63,9 +70,36 @@ def run_new(arguments: argparse.Namespace) -> int:
         if kind == "command" and file != path:
             file.chmod(file.stat().st_mode | 0o111)
         sys.stderr.write(f"{file} written\n")
-    command = "tune" if kind == "tuning" else "train"
+    command = "tune" if re.search(r"^base:", files[path], re.MULTILINE) else "train"
     sys.stderr.write(f"next: hpc-es check {path}, then hpc-es {command} {path}\n")
     return 0
+
+
+def _examples() -> list[Path]:
+    """Return the files of the example configs, sorted: in the package, or in the checkout that it is imported from."""
+    package = Path(__file__).parents[1]
+    folder = next((path for path in (package / "configs", package.parent / "configs") if path.is_dir()), None)
+    return sorted(folder.iterdir()) if folder else []
+
+
+def _subject(example: Path) -> str:
+    """Return the first comment line of an example, shortened."""
+    line = example.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
+    return line if len(line) <= LONGEST_SUBJECT else f"{line[:LONGEST_SUBJECT].rpartition(' ')[0]} ..."
+
+
+def _example_files(name: str, path: Path) -> Iterator[tuple[Path, str]]:
+    """Yield an example, and beside it the modules and the base config that it names; `path` replaces its own name."""
+    examples = {file.name: file for file in _examples()}
+    pending = {f"{name}.yaml": path}
+    while pending:
+        source, target = pending.popitem()
+        text = examples[source].read_text(encoding="utf-8")
+        for other in examples:
+            pattern = rf"^base: *{re.escape(other)}$" if other.endswith(".yaml") else rf"\b{re.escape(other[:-3])}:"
+            if other != source and re.search(pattern, text, re.MULTILINE):
+                pending[other] = path.with_name(other)
+        yield target, text.replace(f"configs/{source}", str(target)).replace(f"runs/{name}", f"runs/{path.stem}")
 
 
 def _starter_files(kind: str, path: Path) -> Iterator[tuple[Path, str]]:

@@ -26,7 +26,36 @@ def working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_new_lists_the_kinds(capsys: Any) -> None:
     assert cli.run(["new"]) == 0
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(STARTERS)
+    kinds, examples = capsys.readouterr().out.split("\n\n")
+    assert [line.split()[0] for line in kinds.splitlines()] == list(STARTERS)
+    names = [line.split()[0] for line in examples.splitlines()]
+    assert names == sorted(path.stem for path in (ROOT / "configs").glob("*.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("name", "files"),
+    [
+        ("es_cartpole", ["mine.yaml"]),
+        ("cma_function", ["mine.yaml", "rosenbrock.py"]),
+        ("tune_cartpole_grid", ["es_cartpole.yaml", "mine.yaml"]),
+    ],
+)
+def test_new_copies_an_example_with_the_files_that_it_needs(
+    name: str, files: list[str], tmp_path: Path, capsys: Any
+) -> None:
+    assert cli.run(["new", name, "mine.yaml"]) == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == files
+    text = (tmp_path / "mine.yaml").read_text()
+    assert "configs/" + name not in text and "mine.yaml" in text
+    assert f"hpc-es {'tune' if name.startswith('tune') else 'train'} mine.yaml" in capsys.readouterr().err
+    assert cli.run(["check", "mine.yaml"]) == 0
+
+
+def test_new_copies_every_example(tmp_path: Path) -> None:
+    for path in (ROOT / "configs").glob("*.yaml"):
+        (tmp_path / path.stem).mkdir()
+        assert cli.run(["new", path.stem, f"{path.stem}/{path.name}"]) == 0
+        assert yaml.safe_load((tmp_path / path.stem / path.name).read_text()) == yaml.safe_load(path.read_text())
 
 
 @pytest.mark.parametrize("kind", STARTERS)
