@@ -8,10 +8,13 @@ import json
 import shlex
 from pathlib import Path
 
+import pytest
+
 from tests.helpers import runs
 from tests.helpers.harness import ROOT
 from tests.slurm.cluster import Cluster
 from tests.slurm.jobs import PYTHON, Batch
+from tests.slurm.test_apart import SKEWED
 from tests.slurm.test_sbatch import USR1, restarted, sbatch, slow, wait_for_generations
 
 WRAPPER = """#!/bin/bash
@@ -124,18 +127,25 @@ def test_check_of_the_site_measures_both_nodes(cluster: Cluster, shared: Path, r
     record_times.extend(f"site check: {line}" for line in text.splitlines())
 
 
-def test_check_reports_a_run_directory_that_nodes_do_not_share(cluster: Cluster, shared: Path, apart: None) -> None:
-    """/tmp differs between the nodes, and the batch script runs on the first one."""
-    command = ("site", "check", "--ntasks-per-node=1", "--output", str(shared / "check"))
+def test_check_reports_an_unshared_run_directory_and_skewed_clocks(cluster: Cluster, shared: Path, apart: None) -> None:
+    """/tmp differs between the nodes, the batch script runs on the first one, and the second one is 5 hours ahead."""
+    library, wrapper = next(Path("/usr").glob("lib*/**/faketime/libfaketime.so.1")), shared / "wrapper"
+    wrapper.write_text("#!/bin/sh" + SKEWED.format(skew="+5h", library=library))
+    wrapper.chmod(0o755)
+    site = profile(shared, container=[str(wrapper)], python=[PYTHON])
+    command = ("site", "check", "--site", str(site), "--ntasks-per-node=1", "--output", str(shared / "check"))
     script = cluster.call("env", f"--chdir={shared}", PYTHON, "-m", "hpc_es", *command, "--dry-run")
     (shared / "local.sbatch").write_text(script)
     arguments = ("--wait", f"--output={shared}/log", str(shared / "local.sbatch"), "2", "/tmp/check")
     cluster.call("sbatch", *arguments)
-    cluster.on("n1", "cp", "/tmp/check/site_check.txt", str(shared))
-    (line,) = [
-        line for line in (shared / "site_check.txt").read_text().splitlines() if line.startswith("run directory  ")
-    ]
-    assert "not seen by all ranks within 10 s: n2 " in line and line.endswith(" not shared")
+    cluster.on("n1", "cp", "/tmp/check/site_check.txt", "/tmp/check/site_check.json", str(shared))
+    rows = (shared / "site_check.txt").read_text().splitlines()
+    (directory,) = [line for line in rows if line.startswith("run directory  ")]
+    assert "not seen by all ranks within 10 s: n2 " in directory and directory.endswith(" not shared")
+    (clocks,) = [line for line in rows if line.startswith("clocks  ")]
+    assert clocks.endswith(" skewed")
+    offsets = json.loads((shared / "site_check.json").read_text())["clock_offsets"]
+    assert offsets["n1"] == 0 and offsets["n2"] == pytest.approx(5 * 3600, abs=1)
 
 
 def test_init_detects_the_nodes_and_the_plugin(cluster: Cluster, shared: Path) -> None:
