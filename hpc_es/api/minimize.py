@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,6 +43,7 @@ class Minimum:
     generations: int
     reason: str  # why the search ended
     parameters: Mapping[str, Value]  # x by name: x0, x1, ... unless `parameters` has names
+    violation: float = 0.0  # sum of the positive constraint values
 
 
 def minimize(
@@ -63,6 +64,8 @@ def minimize(
     seed: int = 0,
     noise: str = "counter",
     callback: Callable[[MetricsRow], object] | None = None,
+    constraints: int | Sequence[str] | None = None,
+    constraint_handling: str = "feasible_first",
     **options: object,
 ) -> Minimum:
     """Minimise `f` from `x0` with step size `sigma0` on all ranks of the job, by default with CMA-ES.
@@ -76,6 +79,8 @@ def minimize(
       two coordinates see `Strategy`. `keep`: "reflect", "clip" or "penalty", how vectors are kept within them.
     - The search ends after `max_evaluations` (at the end of a generation), at a value of at most `target`, when the
       algorithm has converged, or on a signal such as SIGINT.
+    - `constraints`: number or names of constraints; `f` then returns {"value": ..., "constraints": [...]}, and x is
+      feasible where they are at most 0. `constraint_handling`: "feasible_first" or "augmented_lagrangian".
     - `arguments`: further keyword arguments of `f`.
     - `callback` gets the metrics of each generation on rank 0.
     - `options` are the options of the algorithm, as in `Strategy`.
@@ -92,7 +97,13 @@ def minimize(
 
     def checked() -> Config:
         task = {"kind": "function", "function": OUTSIDE, **vector_options(x0, region, bounds, keep, parameters)}
-        task |= {"batch": batch, "timeout_seconds": timeout_seconds, "arguments": dict(arguments or {})}
+        task |= {
+            "constraints": constraints,
+            "constraint_handling": constraint_handling,
+            "batch": batch,
+            "timeout_seconds": timeout_seconds,
+            "arguments": dict(arguments or {}),
+        }
         config = validate(
             {
                 "seed": seed,
@@ -125,7 +136,10 @@ def _parts(config: Config, f: Callable[..., object]) -> Parts:
     """Return the parts of a run on this rank, with the function itself in place of a name."""
     scales = config.task.coordinates().scales
     calls = PythonEvaluator(
-        objective(f, config.task.arguments, scales), config.task.batch > 0, config.task.timeout_seconds
+        objective(f, config.task.arguments, scales),
+        config.task.batch > 0,
+        config.task.timeout_seconds,
+        config.task.constraint_names,
     )
     task = ObjectiveTask(
         getattr(f, "__name__", "f"), config.task, initial_vector(config.task), calls, config.task.batch
@@ -153,7 +167,14 @@ def _run(
             raise RunFailedError(f"no evaluation succeeded; the search ended by {recorder.reason}")
         count = {"evaluations": int(recorder.counters["episodes"]), "generations": training.state.generation}
         named = dict(zip(coordinates.names, coordinates.decoded(best.x), strict=True))
-        return {"x": best.x.tolist(), "f": best.value, **count, "reason": recorder.reason, "parameters": named}
+        return {
+            "x": best.x.tolist(),
+            "f": best.value,
+            **count,
+            "reason": recorder.reason,
+            "parameters": named,
+            "violation": best.violation or 0.0,
+        }
 
     try:
         _, message = on_rank_0(world, result, dict)

@@ -26,13 +26,14 @@ from hpc_es.core.population import Population, unperturbed
 from hpc_es.tasks.function import ObjectiveTask, initial_vector
 from hpc_es.tasks.functions.parameters import Value
 from hpc_es.tasks.functions.problem import BestVector
-from hpc_es.tasks.functions.python_evaluator import EvaluationResult, result_of
+from hpc_es.tasks.functions.python_evaluator import EvaluationResult, constrained_result, result_of
 from hpc_es.training.build import Parts, algorithm_mismatches, needs, rounding_warnings
 from hpc_es.training.executors import SerialExecutor
 from hpc_es.training.generation import Generation, update_state
 
 ALGORITHM = "cma_es"  # default
 Region = tuple[npt.ArrayLike, npt.ArrayLike]  # low and high: two vectors, or a vector and a number
+RoundValues: TypeAlias = "list[float] | list[list[float]]"  # of the jobs: values, or [value, constraint, ...]
 OUTSIDE = "the_caller:evaluates"  # replaces the name of a function: the caller evaluates
 
 
@@ -148,6 +149,7 @@ class Best:
 
     x: Float64  # float64[size]
     f: float
+    violation: float = 0.0  # sum of the positive constraint values
 
 
 class Strategy:
@@ -168,6 +170,8 @@ class Strategy:
     - `bounds`: (low, high), each a number, a list or None, or pairs (low, high) per coordinate as in SciPy. For two
       coordinates, two pairs are rejected if both readings are possible; write {"low": [...], "high": [...]} instead.
       `keep`: "reflect", "clip" or "penalty", how vectors are kept within the bounds.
+    - `constraints`: number or names of constraints; `tell` then also takes their values, which are at most 0 where a
+      vector is feasible. `constraint_handling`: "feasible_first" or "augmented_lagrangian".
     - `max_evaluations` and `target` are limits that `stop` reports.
     - `options` are the options of the algorithm. Those of its optimizer are given with the prefix `optimizer_`, or
       without it if the name is unambiguous (`learning_rate`).
@@ -190,8 +194,11 @@ class Strategy:
         noise: str = "counter",
         max_evaluations: int | None = None,
         target: float | None = None,
+        constraints: int | Sequence[str] | None = None,
+        constraint_handling: str = "feasible_first",
         **options: object,
     ) -> None:
+        limits = {"constraints": constraints, "constraint_handling": constraint_handling}
         with argument_errors():
             data = {
                 "seed": seed,
@@ -199,6 +206,7 @@ class Strategy:
                     "kind": "function",
                     "function": OUTSIDE,
                     **vector_options(x0, region, bounds, keep, parameters),
+                    **limits,
                 },
                 "algorithm": algorithm_options(algorithm, sigma0, options),
                 "noise": {"kind": noise},
@@ -224,7 +232,7 @@ class Strategy:
         self._state = state
         self._generation = Generation(self._parts, state)
         self._outcomes: dict[int, Outcome] = {}  # of the rounds so far
-        self._round_values: list[list[float]] = []
+        self._round_values: list[RoundValues] = []
         self._chunks = self._generation.next_chunks()
 
     # Public methods.
@@ -248,7 +256,7 @@ class Strategy:
     def best(self) -> Best | None:
         """Best vector evaluated so far; None before the first value."""
         best = BestVector.from_arrays(self._carried().master)
-        return None if np.isnan(best.value) else Best(best.x.copy(), best.value)
+        return None if np.isnan(best.value) else Best(best.x.copy(), best.value, best.violation or 0.0)
 
     def ask(self) -> Float64:
         """Return the vectors to evaluate next, float64[k, size]; the same ones until `tell` is called."""
@@ -260,15 +268,25 @@ class Strategy:
         names = self._problem.coordinates.names
         return [dict(zip(names, self._problem.coordinates.decoded(row), strict=True)) for row in vectors]
 
-    def tell(self, values: Sequence[float] | npt.ArrayLike) -> None:
+    def tell(self, values: Sequence[float] | npt.ArrayLike, constraints: npt.ArrayLike | None = None) -> None:
         """Update the search with the values, float64[k], of the vectors of `ask` in order; NaN is a failed evaluation.
 
-        A generation whose evaluations all failed makes no update. Raises ValueError for another number of values.
+        With constraints their values are float64[k, constraints]. A generation whose evaluations all failed makes no
+        update. Raises ValueError for another number of values.
         """
         array = np.asarray(values, np.float64)
         expected = sum(chunk.jobs for chunk in self._chunks)
         if array.shape != (expected,):
             raise ValueError(f"expected {expected} values, one for each vector of ask(), found shape {array.shape}")
+        names = self.config.task.constraint_names
+        if names or constraints is not None:
+            g = np.asarray(constraints if constraints is not None else np.empty(0), np.float64)
+            if g.shape != (expected, len(names)):
+                text = (
+                    f"expected the constraints {list(names)} of {expected} vectors, float64[{expected}, {len(names)}]"
+                )
+                raise ValueError(f"{text}, found shape {g.shape}")
+            array = np.column_stack([array, g])
         rounds, evaluations = [*self._round_values, array.tolist()], self._evaluations + expected
         try:
             following = self._take(rounds[-1])
@@ -284,7 +302,7 @@ class Strategy:
             self._round_values = rounds
         self._evaluations = evaluations
 
-    def _take(self, values: list[float]) -> State | None:
+    def _take(self, values: RoundValues) -> State | None:
         """Evaluate a round with these values; return the state after the generation, None if another round follows."""
         generation, start = self._generation, 0
         outcomes: dict[int, Outcome] = {}
@@ -305,7 +323,7 @@ class Strategy:
     def stop(self) -> str | None:
         """Return why the search is over, or None; `ask` and `tell` still work afterwards."""
         stop, best = self.config.stop, self.best
-        if stop.target_value is not None and best is not None and best.f <= stop.target_value:
+        if stop.target_value is not None and best is not None and not best.violation and best.f <= stop.target_value:
             return f"target: {stop.target_value:g}"
         if stop.episodes is not None and self._evaluations >= stop.episodes:
             return f"max_evaluations: {stop.episodes}"
@@ -336,7 +354,8 @@ class Strategy:
         strategy._begin(snapshot.state)
         rounds: Any = snapshot.counters["rounds"]
         for values in rounds:
-            strategy.tell(values)
+            array = np.asarray(values, np.float64)
+            strategy.tell(*((array,) if array.ndim == 1 else (array[:, 0], array[:, 1:])))
         strategy._evaluations = int(snapshot.counters["episodes"])
         return strategy
 
@@ -360,7 +379,7 @@ class CallerValues:
     identity = ""
 
     def __init__(self) -> None:
-        self.next: list[float] = []
+        self.next: RoundValues = []
 
     def open(self, run: RunContext) -> None:
         """Do nothing: there is no run."""
@@ -368,7 +387,14 @@ class CallerValues:
     def evaluate(self, vectors: Float64, seeds: Sequence[int], poll: Poll) -> list[EvaluationResult]:
         """Return the values that were passed to `tell`."""
         assert len(self.next) == len(vectors)
-        return [result_of(value, 0.0) for value in self.next]
+        return [
+            constrained_result(
+                {"value": item[0], "constraints": item[1:]}, [f"c{i}" for i in range(len(item) - 1)], 0.0
+            )
+            if isinstance(item, list)
+            else result_of(item, 0.0)
+            for item in self.next
+        ]
 
     def close(self) -> None:
         """Do nothing."""

@@ -207,6 +207,7 @@ class VectorProblem(Problem, Protocol):
     dtype: FloatDtype  # dtype of candidates, sums and theta: float32 for policies, float64 for functions
     spread: Array  # float[size], initial standard deviations, if the config has no `sigma`
     mixed: MixedCoordinates | None  # the discrete coordinates; None: all are continuous
+    changing_fitness: bool  # whether the fitness of a row changes from generation to generation
 
     def initial(self, rng: np.random.Generator) -> Array:
         """Return the initial vector, dtype[size]."""

@@ -87,6 +87,7 @@ def build(options: Options, repetition: int = 0) -> ObjectiveTask:
         directory,
         options.coordinates().scales,
         options.format,
+        options.constraint_names,
         math.inf if options.timeout_seconds is None else options.timeout_seconds,
         options.environment,
     )

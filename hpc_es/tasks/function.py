@@ -26,6 +26,7 @@ from hpc_es.core.errors import ConfigError, Problems
 from hpc_es.core.interfaces import Offers, Searched
 from hpc_es.core.keys import Keys
 from hpc_es.core.policy import Policy
+from hpc_es.tasks.functions.constraints import ConstrainedProblem
 from hpc_es.tasks.functions.options import Bounds, ConfigProblem, Coordinates, SearchOptions, limits
 from hpc_es.tasks.functions.problem import ObjectiveProblem
 from hpc_es.tasks.functions.python_evaluator import KEY, Evaluator, PythonEvaluator, objective
@@ -141,6 +142,8 @@ class Options(SearchOptions):
         yield from super().problems()
         if self.batch and self.parameters:
             yield "batch", f"is {self.batch}, but named parameters are passed one vector at a time: expected 0"
+        if self.batch and self.constraint_names:
+            yield "batch", f"is {self.batch}, but constraints are returned for one vector at a time: expected 0"
         both = set(self.arguments) & set(self.parameters or {})
         if both:
             yield "arguments", f"has {', '.join(sorted(both))}, which is also in task.parameters: remove it from one"
@@ -158,9 +161,8 @@ class ObjectiveTask:
 
     def problem(self, searched: Searched, policy: Policy | None, keys: Keys, unit: int) -> ObjectiveProblem:
         """Return the problem of maximising this objective."""
-        return ObjectiveProblem(
-            self._search, self._search.coordinates(), self._initial, self._evaluator, keys, self._batch
-        )
+        kind = ConstrainedProblem if self._search.constraint_names else ObjectiveProblem
+        return kind(self._search, self._search.coordinates(), self._initial, self._evaluator, keys, self._batch)
 
     def close(self) -> None:
         """Close the evaluator."""
@@ -181,5 +183,7 @@ def build(options: Options, repetition: int = 0) -> ObjectiveTask:
     with problems.collect():
         initial = initial_vector(options)
     problems.raise_any()
-    evaluator = PythonEvaluator(function_objective, options.batch > 0, options.timeout_seconds)
+    evaluator = PythonEvaluator(
+        function_objective, options.batch > 0, options.timeout_seconds, options.constraint_names
+    )
     return ObjectiveTask(options.function, options, initial, evaluator, options.batch)

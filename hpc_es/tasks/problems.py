@@ -57,6 +57,7 @@ class ProblemDefaults:
     notices: tuple[str, ...] = ()
     coordinate_names: tuple[str, ...] = ()
     mixed: MixedCoordinates | None = None
+    changing_fitness = False
 
     def carried(self) -> ProblemState:
         """Return an empty state."""

@@ -32,6 +32,16 @@ MIXED: Mapping[str, Any] = {
     "task": {"kind": "function", "function": "tests.helpers.toys:mixed", "parameters": toys.MIXED},
     "policy": None,
 }
+LAGRANGIAN: Mapping[str, Any] = {
+    "task": {
+        "kind": "function",
+        "function": "tests.helpers.toys:disc",
+        "dimension": 4,
+        "constraints": ["disc", "wall"],
+        "constraint_handling": "augmented_lagrangian",
+    },
+    "policy": None,
+}
 ONE_BEGIN = {**FUNCTION, "task": {**FUNCTION["task"], "initial": 1.0}}
 _ = closed_at_the_end  # a fixture of every test here
 
@@ -68,6 +78,7 @@ CASES = [
     *(Case("es", others=normalised(deviation)) for deviation in ("floored", "sample")),
     *(Case("cma_es", {"restarts": how, "stops": {"max_generations": 2}}, FUNCTION) for how in ("ipop", "bipop")),
     *(Case(kind, others=MIXED) for kind in VECTORS if registry.module("algorithms", kind).NEEDS.mixed),
+    Case("cma_es", others=LAGRANGIAN),
     Case("deep_ga", {"parents": 3}, ONE_BEGIN),
     Case("policy_gradient", {"topk": 0, "topk_loss_hparam": 0.0, "alpha": 0.0}),
     Case("policy_gradient", {"alpha": 0.0, "ema_baseline_decay": 0.0, "topk_noise": 0.5}),

@@ -329,6 +329,12 @@ def mixed(
     return discrete + (solver != "gm, res") + math.log10(tolerance / 1e-5) ** 2 + (4 * damping - 1) ** 2
 
 
+def disc(x: Array) -> dict[str, Any]:
+    """The least sum in the disc of radius sqrt(n) around 0, right of -1/2; every coordinate then is -1/2."""
+    time.sleep(0.0002)
+    return {"value": float(x.sum()), "constraints": [float(x @ x) - len(x), float((-0.5 - x).max())]}
+
+
 def often_hanging(x: Array, seed: int) -> float:
     """`ellipsoid` in 2 ms; if the seed is a multiple of ten it hangs until its time-out."""
     time.sleep(3600 if seed % 10 == 0 else 0.002)

@@ -68,6 +68,8 @@ def on_a_plateau(kind: str) -> dict[str, Any]:
 
 
 MIXED = {"task": {"kind": "function", "function": "tests.helpers.toys:mixed", "parameters": toys.MIXED}}
+DISC = {"task": {**FUNCTION["task"], "function": "tests.helpers.toys:disc", "dimension": 4, "constraints": 2}}
+LAGRANGIAN = {"task": {**DISC["task"], "constraint_handling": "augmented_lagrangian"}}
 ADAPT_MIXED = [kind for kind in KINDS if registry.module("algorithms", kind).NEEDS.mixed]
 
 
@@ -85,6 +87,8 @@ ALL = {
     **{f"{kind}, blocks": {**ITEMS, **BLOCKS, "algorithm": settings(kind)} for kind in KINDS},
     **{f"{kind}, episodes": {**ITEMS, **EPISODES, "algorithm": settings(kind)} for kind in KINDS},
     **{f"{kind}, plateau": {**ITEMS, **on_a_plateau(kind)} for kind in KINDS},
+    **{f"{kind}, constraints": {**ITEMS, **DISC, "algorithm": settings(kind)} for kind in ("cma_es", "snes", "es")},
+    "augmented Lagrangian": {**ITEMS, **LAGRANGIAN, "algorithm": settings("cma_es")},
     **{f"{kind}, mixed": {**ITEMS, **mixed(kind)} for kind in ADAPT_MIXED},
     **{f"{kind}, restarts": {**ITEMS, **restarting(kind)} for kind in KINDS if has(kind, "restarts")},
 }

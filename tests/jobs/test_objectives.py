@@ -69,13 +69,13 @@ def test_example_of_typed_parameters_is_identical_on_one_and_three_ranks(example
     finished(3, examples / "mixed" / "tune.yaml", tmp_path / "three")
     assert_same(tmp_path / "three", tmp_path / "one")
     best = one["best"]["x"]
-    expected = {"layers": 3, "grid": 64, "solver": "gmres", "preconditioned": True}
+    expected = {"layers": 4, "grid": 64, "solver": "gmres", "preconditioned": True}
     assert one["success"] is True and {name: best[name] for name in expected} == expected
     assert [type(best[name]) for name in expected] == [int, int, str, bool]
-    assert best["tolerance"] == pytest.approx(1e-5, rel=0.01)
+    assert best["tolerance"] == pytest.approx(1e-5, rel=0.01) and one["best"]["violation"] == 0
     first, *lines = (tmp_path / "one" / "evaluations.csv").read_text().splitlines()
-    assert first == "generation,job,value,layers,grid,solver,preconditioned,tolerance"
-    assert any(",3,64,gmres,true," in line for line in lines)
+    assert first == "generation,job,value,layers,grid,solver,preconditioned,tolerance,memory"
+    assert any(",4,64,gmres,true," in line and line.endswith(",0.0") for line in lines)
     assert cli.main(["export", str(tmp_path / "one"), str(tmp_path / "best.json")]) == 0
     assert json.loads((tmp_path / "best.json").read_text())["x"] == best
 

@@ -286,7 +286,9 @@ class DistributionStrategy(Strategy[Ranked], ABC):
         evaluations = int(master["run_evaluations"]) + population
         ratios, is_objective = self._first_ratios, self.problem.is_objective
         view = self.view(state) if self.mixed is None else self.mixed.view(state.shared, self.view(state))
+        changing = self.problem.changing_fitness
         view = replace(view, ratios=ratios, is_objective=is_objective, age=age, population=population)
+        view = replace(view, changing_fitness=changing) if changing else view
         history = stopping.update_history(self.options.stops, view, fitness, master)
         if limit and evaluations >= limit:  # a small search of BIPOP has used its evaluations
             history["stopped"] = np.array(int(history["stopped"]) | stopping.bit("run_limit"))

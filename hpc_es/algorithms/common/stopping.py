@@ -71,6 +71,7 @@ class View:
     ratios: Float64 | float = 1.0  # initial standard deviations divided by first_sigma, float64[size] or 1
     condition: float | None = None  # condition number of the covariance, if the axes are not known
     is_objective: bool = True  # false for the returns of a policy
+    changing_fitness: bool = False  # whether fitness of different generations cannot be compared
     flat_generations: float = 1.0  # maximum number of consecutive flat generations of an objective, by default
     population: int = 0
     age: int = 0  # generations of this search
@@ -193,7 +194,12 @@ def _stagnates(options: Options, view: View, history: Arrays) -> bool:
     if tolerance is None:
         tolerance = int(100 + 100 * size**1.5 / population)
     count = int(max(tolerance / HISTORY_INTERVAL / 2, len(best) / 10))
-    if not tolerance or view.age <= size * (5 + 100 / population) or len(best) <= max(100, 2 * count):
+    if (
+        not tolerance
+        or view.changing_fitness
+        or view.age <= size * (5 + 100 / population)
+        or len(best) <= max(100, 2 * count)
+    ):
         return False
     if view.age - int(history["least_age"]) <= tolerance / 2:
         return False

@@ -127,7 +127,9 @@ def _complete_lines(folder: Path) -> list[str]:
 
 def _format_entry(generation: int, key: str, result: EvaluationResult) -> bytes:
     value = None if math.isnan(result.value) else result.value.hex()  # exact
-    entry = {"generation": generation, "key": key, "value": value, "failure": None}
+    entry: dict[str, object] = {"generation": generation, "key": key, "value": value, "failure": None}
+    if result.constraints:
+        entry["constraints"] = [number.hex() for number in result.constraints]
     if result.failure is not None:
         entry |= {"failure": result.failure.text, "kind": result.failure.kind}
     return json.dumps(entry).encode() + b"\n"
@@ -140,6 +142,8 @@ def _parse_entry(line: str) -> tuple[EntryKey, EvaluationResult] | None:
         value = math.nan if entry["value"] is None else float.fromhex(entry["value"])
         text: str | None = entry["failure"]
         failure = None if text is None else Failure(text, entry.get("kind", kind_of(text)))
-        return (int(entry["generation"]), str(entry["key"])), EvaluationResult(value, failure)
+        constraints = tuple(map(float.fromhex, entry.get("constraints", ())))
+        key = int(entry["generation"]), str(entry["key"])
+        return key, EvaluationResult(value, failure, constraints=constraints)
     except (ValueError, KeyError, TypeError):
         return None

@@ -20,6 +20,7 @@ from hpc_es.tasks.functions.journal import Mode
 from hpc_es.tasks.functions.parameters import Choices, Discrete, Parameter, Scale, Value, decoded, scale_of
 
 Keep = Literal["clip", "reflect", "penalty"]
+Handling = Literal["feasible_first", "augmented_lagrangian"]
 
 
 @dataclass(frozen=True)
@@ -182,6 +183,16 @@ class SearchOptions:
         "values (ordered), choices or boolean; null: none",
         None,
     )
+    constraints: Count | tuple[str, ...] | None = option(
+        "number or names of the constraints, whose values are at most 0 where a vector is feasible; the function "
+        "returns {value: ..., constraints: [...]}; null: none",
+        None,
+    )
+    constraint_handling: Handling = option(
+        "fitness with constraints: feasible_first (feasible vectors by value, then the others by violation), or "
+        "augmented_lagrangian, for smooth problems of continuous parameters",
+        "feasible_first",
+    )
     goal: Literal["minimise", "maximise"] = option("direction of the optimisation", "minimise")
     bounds: BoundsOptions = option("bounds of the coordinates", default_factory=BoundsOptions)
     initial: float | tuple[float, ...] | str | None = option(
@@ -215,6 +226,13 @@ class SearchOptions:
         return len(self.parameters) if self.parameters else self.dimension or 0
 
     @property
+    def constraint_names(self) -> tuple[str, ...]:
+        """The names of the constraints, c0, c1, ... if there is only a number; () if there are none."""
+        if isinstance(self.constraints, int):
+            return tuple(f"c{index}" for index in range(self.constraints))
+        return tuple(self.constraints or ())
+
+    @property
     def sign(self) -> float:
         """Factor of a value in the return, which is maximised: -1 or 1."""
         return -1.0 if self.goal == "minimise" else 1.0
@@ -230,6 +248,7 @@ class SearchOptions:
             yield from _parameter_problems(self)
         else:
             yield from _bounds_problems(self)
+        yield from _constraint_problems(self)
         region = self.initial_region
         if self.initial != "random" and (region.low, region.high) != (None, None):
             yield "initial_region", "is set, but initial is not random: expected initial: random"
@@ -258,6 +277,26 @@ def _parameter_problems(search: SearchOptions) -> Iterator[ConfigProblem]:
                 yield f"{section}.{side}", "is set, but named parameters have their own bounds: remove it"
     if search.initial not in (None, "random"):
         yield "initial", "is set, but there are named parameters: remove it, or write parameters.NAME.initial"
+
+
+def _constraint_problems(search: SearchOptions) -> Iterator[ConfigProblem]:
+    names = search.constraint_names
+    twice = [name for index, name in enumerate(names) if name in names[:index] or name in (search.parameters or ())]
+    if search.constraints == ():
+        yield "constraints", "expected at least one constraint, or null, found none"
+    if twice:
+        yield (
+            "constraints",
+            f"has {twice[0]}, which is also another constraint or a parameter: expected different names",
+        )
+    if search.constraint_handling == "feasible_first":
+        return
+    if not names:
+        yield "constraint_handling", f"is {search.constraint_handling}, but there are no constraints: remove it"
+    parameters = (search.parameters or {}).values()
+    if any(item.integer or item.boolean or item.values is not None or item.choices is not None for item in parameters):
+        text = f"is {search.constraint_handling}, but there are discrete parameters: expected feasible_first"
+        yield "constraint_handling", text
 
 
 def _bounds_problems(search: SearchOptions) -> Iterator[ConfigProblem]:

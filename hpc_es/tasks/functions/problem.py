@@ -43,6 +43,7 @@ from hpc_es.tasks.functions.python_evaluator import EvaluationResult, Evaluator
 from hpc_es.tasks.problems import ProblemDefaults
 
 BEST_X, BEST_VALUE, BEST_AT = "best_x", "best_value", "best_at"
+BEST_VIOLATION = "best_violation"  # only with constraints
 CENTRE = -1  # in place of a job's number: the evaluation of the centre
 
 
@@ -54,23 +55,31 @@ class BestVector:
     value: float = math.nan
     generation: int = -1
     job: int = -1
+    violation: float | None = None  # sum of the positive constraint values; None: there are no constraints
 
     def arrays(self) -> dict[str, Array]:
         """Return arrays of the state."""
         at = np.array([self.generation, self.job], np.int64)
-        return {BEST_X: self.x, BEST_VALUE: np.array(self.value, np.float64), BEST_AT: at}
+        violation = {} if self.violation is None else {BEST_VIOLATION: np.array(self.violation)}
+        return {BEST_X: self.x, BEST_VALUE: np.array(self.value, np.float64), BEST_AT: at, **violation}
 
     @staticmethod
     def from_arrays(arrays: Arrays) -> BestVector:
         """Return the best vector from the result of `arrays`."""
         generation, job = arrays[BEST_AT].tolist()
-        return BestVector(np.array(arrays[BEST_X], np.float64), float(arrays[BEST_VALUE]), generation, job)
+        violation = float(arrays[BEST_VIOLATION]) if BEST_VIOLATION in arrays else None
+        return BestVector(np.array(arrays[BEST_X], np.float64), float(arrays[BEST_VALUE]), generation, job, violation)
 
     def better(self, others: Iterable[BestVector], sign: float) -> BestVector:
-        """Return the best of this and the others, of equal ones the first; `sign` is -1 for minimisation."""
+        """Return the best of this and the others, of equal ones the first; `sign` is -1 for minimisation.
+
+        A smaller violation is better than a better value.
+        """
         best = self
         for other in others:
-            if not math.isnan(other.value) and not sign * other.value <= sign * best.value:
+            old, new = best.violation or 0.0, other.violation or 0.0
+            is_better = new < old if new != old else not sign * other.value <= sign * best.value
+            if not math.isnan(other.value) and (is_better or math.isnan(best.value)):
                 best = other
         return best
 
@@ -86,7 +95,8 @@ def best_report(arrays: Arrays, scales: Mapping[str, Scale]) -> Mapping[str, Jso
     if math.isnan(best.value):
         return {}
     x: Json = decoded(scales, best.x.tolist()) if scales else best.x.tolist()
-    return {"value": best.value, "x": x, "generation": best.generation, "job": best.job}
+    violation = {} if best.violation is None else {"violation": best.violation}
+    return {"value": best.value, **violation, "x": x, "generation": best.generation, "job": best.job}
 
 
 VALUE = Column("value", "<f8")  # of the objective, without sign and penalty
@@ -172,6 +182,7 @@ class ObjectiveProblem(ProblemDefaults):
         results = self._evaluate_or_recall(vectors, jobs, poll)
         rows = np.zeros(len(jobs), row_dtype(self.columns))
         rows["value"] = [result.value for result in results]
+        self.fill(rows, results)
         rows["return_"] = self._search.sign * rows["value"] - penalties
         rows["length"] = 1
         if self._search.vector_behaviour:
@@ -179,6 +190,9 @@ class ObjectiveProblem(ProblemDefaults):
         arrays = {EVALUATED: vectors} if jobs.purpose == "train" and self._search.record_evaluations else {}
         seconds = {"environment": sum(result.seconds for result in results)}
         return Outcome(rows, arrays, seconds, self._failures(jobs, results), self._best(vectors, rows, jobs))
+
+    def fill(self, rows: Rows, results: Sequence[EvaluationResult]) -> None:
+        """Write further columns of results into the rows."""
 
     def _evaluate_or_recall(self, vectors: Float64, jobs: Jobs, poll: Poll) -> list[EvaluationResult]:
         """Return the results of a chunk, from the journal if it has all of them."""
@@ -204,7 +218,7 @@ class ObjectiveProblem(ProblemDefaults):
             retried = list(range(len(results))) if self._is_batch else failed
             new = self._evaluator.evaluate(vectors[retried], [seeds[row] for row in retried], poll)
             for row, result in zip(retried, new, strict=True):
-                results[row] = EvaluationResult(result.value, result.failure, results[row].seconds + result.seconds)
+                results[row] = result._replace(seconds=results[row].seconds + result.seconds)
         return results
 
     def _seed(self, jobs: Jobs, group: int) -> int:

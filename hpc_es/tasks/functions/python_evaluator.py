@@ -40,6 +40,7 @@ class EvaluationResult(NamedTuple):
     value: float
     failure: Failure | None = None
     seconds: float = 0.0
+    constraints: tuple[float, ...] = ()  # constraint values, if the task has constraints and there is no failure
 
 
 class Evaluator(Protocol):
@@ -65,6 +66,29 @@ def result_of(value: float, seconds: float) -> EvaluationResult:
     if math.isfinite(value):
         return EvaluationResult(value, None, seconds)
     return EvaluationResult(math.nan, failure_from_text(f"the value is {value}"), seconds)
+
+
+def constrained_result(result: object, names: Sequence[str], seconds: float) -> EvaluationResult:
+    """Return the result of {value: number, constraints: [...]} or {..., constraints: {name: number}}.
+
+    Numbers that are not finite are a failure. Raises ValueError for anything else.
+    """
+    expected = f"expected {{value: number, constraints: {len(names)} numbers ({', '.join(names)})}}"
+    if not isinstance(result, Mapping) or not {"value", "constraints"} <= set(result):
+        raise ValueError(f"{expected}, got {type(result).__name__} {str(result)[:40]!r}")
+    values = result["constraints"]
+    if isinstance(values, Mapping):
+        if set(values) != set(names):
+            raise ValueError(f"{expected}, got the names {', '.join(map(str, values))}")
+        values = [values[name] for name in names]
+    numbers = np.atleast_1d(_as_float64(values, "numbers as constraints"))
+    if numbers.shape != (len(names),):
+        raise ValueError(f"{expected}, got {numbers.size} constraint values")
+    value = result_of(as_number(result["value"]), seconds)
+    if value.failure is None and not np.isfinite(numbers).all():
+        name = names[int((~np.isfinite(numbers)).argmax())]
+        return EvaluationResult(math.nan, failure_from_text(f"the constraint {name} is not finite"), seconds)
+    return value if value.failure is not None else value._replace(constraints=tuple(numbers.tolist()))
 
 
 # The function
@@ -128,8 +152,14 @@ def _source_hash(function: Callable[..., object]) -> str:
 class PythonEvaluator:
     """Evaluates vectors with a Python function, one per call or a batch per call; an exception fails one call only."""
 
-    def __init__(self, objective: Objective, batch: bool = False, timeout_seconds: float | None = None) -> None:
-        self._objective, self._batch = objective, batch
+    def __init__(
+        self,
+        objective: Objective,
+        batch: bool = False,
+        timeout_seconds: float | None = None,
+        constraints: Sequence[str] = (),
+    ) -> None:
+        self._objective, self._batch, self._constraints = objective, batch, tuple(constraints)
         self._limit = math.inf if timeout_seconds is None else timeout_seconds
         arguments = json.dumps(dict(objective.arguments), sort_keys=True, default=repr)
         self.identity = f"{objective.source} {arguments}"
@@ -145,12 +175,17 @@ class PythonEvaluator:
             all_seeds = list(seeds)  # drawn at once: after a call that sleeps, each draw takes ten times as long
             for x, seed in zip(vectors, all_seeds, strict=True):
                 watch.restart(0)
-                value, failure, seconds = self._try_call(x, seed, seed, as_number, call)
+                value, failure, seconds = self._try_call(x, seed, seed, self._read, call)
                 results.append(
-                    EvaluationResult(math.nan, failure, seconds) if value is None else result_of(value, seconds)
+                    EvaluationResult(math.nan, failure, seconds) if value is None else value._replace(seconds=seconds)
                 )
                 poll()  # the timer polls every 10 ms only, which is longer than some chunks take
             return results
+
+    def _read(self, result: object) -> EvaluationResult:
+        if self._constraints:
+            return constrained_result(result, self._constraints, 0.0)
+        return result_of(as_number(result), 0.0)
 
     def _evaluate_batch(self, vectors: Float64, seeds: Sequence[int], watch: Watch) -> list[EvaluationResult]:
         count = len(vectors)

@@ -28,7 +28,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
 from hpc_es.core.data import Float64, Poll
 from hpc_es.core.failures import MAX_DETAILS, Failure, one_line
@@ -36,7 +36,7 @@ from hpc_es.core.interfaces import RunContext
 from hpc_es.core.machine import AVAILABLE_CORES
 from hpc_es.tasks.functions import supervisor
 from hpc_es.tasks.functions.parameters import Scale, Value, decoded
-from hpc_es.tasks.functions.python_evaluator import EvaluationResult, result_of
+from hpc_es.tasks.functions.python_evaluator import EvaluationResult, constrained_result, result_of
 from hpc_es.tasks.functions.supervisor import STDERR
 
 PREFIXES = (
@@ -172,6 +172,7 @@ class Command:
     config_directory: Path  # replaces {config}
     scales: Mapping[str, Scale] = field(default_factory=dict)  # of the parameters; empty: the parameters are a list
     format: Format = "json"
+    constraints: tuple[str, ...] = ()  # names
     timeout_seconds: float = math.inf
     environment: Mapping[str, str] = field(default_factory=dict)  # further environment variables
 
@@ -231,7 +232,11 @@ class SubprocessEvaluator:
         ended = self._runner.run(words, scratch, environment, self._command.timeout_seconds, poll)
         try:
             self._check_exit(ended)
-            result = result_of(_read_result(result_file), time.monotonic() - since)
+            seconds, names = time.monotonic() - since, self._command.constraints
+            content = _read_result(result_file, bool(names))
+            result = (
+                constrained_result(content, names, seconds) if names else result_of(cast("float", content), seconds)
+            )
         except (OSError, ValueError) as error:
             failure = Failure(str(error), one_line(str(error)))
             result = EvaluationResult(math.nan, failure, time.monotonic() - since)
@@ -282,8 +287,8 @@ class SubprocessEvaluator:
             self._temporary.cleanup()
 
 
-def _read_result(path: Path) -> float:
-    """Return the number in a result file; ValueError if there is none."""
+def _read_result(path: Path, whole: bool = False) -> object:
+    """Return the number in a result file, or the whole JSON value; ValueError if there is none."""
     try:
         with path.open("rb") as file:
             content = file.read(LARGEST_RESULT_BYTES + 1)
@@ -296,6 +301,8 @@ def _read_result(path: Path) -> float:
         return float(text)
     with contextlib.suppress(ValueError, RecursionError):
         result = json.loads(text)
+        if whole:
+            return result
         value = result.get("value") if isinstance(result, dict) else result
         if isinstance(value, int | float) and not isinstance(value, bool):
             return float(value)

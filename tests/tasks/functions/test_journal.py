@@ -48,6 +48,12 @@ def test_failures_are_evaluated_again_if_they_end_the_run(writes: bool, tmp_path
     assert reader.recorded(7, ["bad"]) is None
 
 
+def test_constraint_values_are_recorded_exactly(tmp_path: Path) -> None:
+    result = EvaluationResult(1 / 3, None, 2.0, (0.1, -1 / 7))
+    opened(tmp_path).add(7, ["a"], [result])
+    assert opened(tmp_path).recorded(7, ["a"]) == [result._replace(seconds=0.0)]
+
+
 def test_entries_of_another_job_vector_seed_or_source_are_ignored(tmp_path: Path) -> None:
     key = opened(tmp_path).key("0", X, 5)
     other = np.array([0.1, 0.0, 1 / 3])  # 0.0 == -0.0, but they are stored differently

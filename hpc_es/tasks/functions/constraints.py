@@ -1,0 +1,267 @@
+"""Constraints of objectives: g_i(x) <= 0 is feasible. Two ways to derive the fitness that strategies rank.
+
+`feasible_first` (Deb 2000) ranks feasible vectors by their value, and before the others, which are ranked by their
+violation, the sum of the positive g_i.
+
+`augmented_lagrangian` ranks by the cost f + sum_i lam_i g'_i + mu_i g'_i^2 / 2, with g'_i = max(g_i, -lam_i / mu_i).
+The coefficients are adapted after each generation by the rules of pycma's ConstrainedFitnessAL. It suits smooth
+problems of continuous parameters.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from hpc_es.core.data import (
+    Array,
+    Arrays,
+    Column,
+    Float64,
+    Jobs,
+    Outcome,
+    Poll,
+    ProblemState,
+    Results,
+    Rows,
+    State,
+)
+from hpc_es.core.interfaces import Evaluation
+from hpc_es.core.keys import Keys
+from hpc_es.core.population import Population
+from hpc_es.tasks.functions.options import Bounds, Coordinates, SearchOptions
+from hpc_es.tasks.functions.problem import CENTRE, BestVector, ObjectiveProblem
+from hpc_es.tasks.functions.python_evaluator import EvaluationResult, Evaluator
+
+CONSTRAINTS = "constraints"  # name of the column
+COSTS, VIOLATED = "costs", "constraint_values"  # of the jobs of a chunk, for the update of the coefficients
+
+
+def violations(g: Float64) -> Float64:
+    """Return the sum of the positive constraint values, float64[jobs], of float64[jobs, constraints]."""
+    total: Float64 = np.maximum(g, 0.0).sum(axis=1)
+    return total
+
+
+def feasible_first(costs: Float64, g: Float64) -> Float64:
+    """Return the costs to rank, float64[jobs]: those of infeasible jobs are above those of all feasible ones.
+
+    `costs` are float64[jobs], NaN for failed jobs, g is float64[jobs, constraints].
+    """
+    violation = violations(g)
+    feasible = costs[(violation == 0) & np.isfinite(costs)]
+    return np.where(violation > 0, (feasible.max() if len(feasible) else 0.0) + violation, costs)
+
+
+@dataclass(frozen=True)
+class Lagrangian:
+    """Coefficients of the augmented Lagrangian, and what their adaptation remembers.
+
+    State, shared:
+        lagrangian_multipliers: float64[constraints], if the handling is augmented_lagrangian; lam
+        lagrangian_penalties: float64[constraints], if the handling is augmented_lagrangian; mu
+    State, master:
+        lagrangian_is_set: bool[constraints], if the handling is augmented_lagrangian; whether start values are final
+        lagrangian_count: int64[], if the handling is augmented_lagrangian; number of updates
+        lagrangian_recent: float64[updates, constraints], if the handling is augmented_lagrangian; g of recent updates
+        lagrangian_runs: int64[constraints], if the handling is augmented_lagrangian; equal changes of mu, signed
+    """
+
+    multipliers: Float64
+    penalties: Float64
+    is_set: npt.NDArray[np.bool_]
+    count: int
+    recent: Float64
+    runs: npt.NDArray[np.int64]
+
+    @classmethod
+    def initial(cls, constraints: int, size: int) -> Lagrangian:
+        """Return coefficients of 0 for a problem of `size` coordinates."""
+        zeros = np.zeros(constraints)
+        recent = np.full((size + 5, constraints), np.nan)
+        return cls(zeros, zeros, np.zeros(constraints, np.bool_), 0, recent, np.zeros(constraints, np.int64))
+
+    def arrays(self) -> tuple[dict[str, Array], dict[str, Array]]:
+        """Return the arrays (shared, master) of the state."""
+        names = {name: np.asarray(value) for name, value in vars(self).items()}
+        shared = {f"lagrangian_{name}": names.pop(name) for name in ("multipliers", "penalties")}
+        return shared, {f"lagrangian_{name}": value for name, value in names.items()}
+
+    @classmethod
+    def from_arrays(cls, state: ProblemState) -> Lagrangian:
+        """Return the coefficients from arrays of the state."""
+        arrays = {**state.shared, **state.master}
+        values = {name: arrays[f"lagrangian_{name}"] for name in cls.__dataclass_fields__}
+        return cls(**{**values, "count": int(values["count"])})  # type: ignore[arg-type]
+
+    def updated(self, costs: Float64, g: Float64, size: int) -> Lagrangian:
+        """Return the coefficients after a generation of successful jobs, in job order.
+
+        `costs` are float64[jobs], g is float64[jobs, constraints], and `size` is the number of coordinates.
+        """
+        best = g[int(np.argmin(costs + lagrangian_terms(self.multipliers, self.penalties, g)))]
+        new = self if self.is_set.all() else self._with_start_values(costs, g, size)
+        lam, mu, runs = new.multipliers.copy(), new.penalties.copy(), self.runs.copy()
+        last, recent = self.recent[-1], np.concatenate([self.recent[1:], best[np.newaxis]])
+        growth = 2 ** (1 / (5 * size))
+        for i in np.flatnonzero(mu > 0).tolist():
+            if max(best[i], g[:, i].max(), -math.inf if np.isnan(last[i]) else last[i]) * mu[i] > -lam[i]:
+                lam[i] += mu[i] * best[i] / 5
+            if lam[i] < 0:
+                lam[i] = 0.0
+                continue
+            if mu[i] * best[i] < -lam[i]:
+                continue
+            known = recent[~np.isnan(recent[:, i]), i]
+            inside = float((known < 0).sum() + 0.5 * (known == 0).sum()) / len(known)
+            if best[i] > 0 or (mu[i] * best[i] > -lam[i] and inside > 0.95):
+                sign = 1
+            elif best[i] < 0 and inside < 0.9:
+                sign = -1
+            else:
+                continue
+            runs[i] = sign if runs[i] * sign < 0 else runs[i] + sign
+            run = abs(int(runs[i]))
+            extra = 0.0 if run <= size + 2 else 4 / (size + 2) * min(size + 2, run - size - 2)
+            mu[i] *= growth ** (sign * 0.25 * (1 + extra))
+        return replace(new, multipliers=lam, penalties=mu, count=self.count + 1, recent=recent, runs=runs)
+
+    def _with_start_values(self, costs: Float64, g: Float64, size: int) -> Lagrangian:
+        """Return the coefficients with start values from the spread of costs and constraint values."""
+        lam, mu, is_set = self.multipliers.copy(), self.penalties.copy(), self.is_set.copy()
+        spread = _quartile_range(costs)
+        for i in np.flatnonzero(~self.is_set).tolist():
+            balance = 2 * float((g[:, i] > 0).mean()) - 1  # -1: all are feasible
+            if balance > -0.8:
+                of_g, of_squares, small = _quartile_range(g[:, i]), _quartile_range(g[:, i] ** 2), 1e-11 * (spread + 1)
+                lam[i] = spread / (size * of_g + small)
+                start = 0.4 * spread / (size * (of_g + 1e-6 * of_squares + small))
+                if 0 < start < mu[i] and balance <= 0.2:
+                    lam[i] *= start / mu[i]
+                largest = float(np.abs(g[:, i]).max())
+                mu[i] = min(20 * start, max(start, lam[i] / largest)) if largest else start
+            is_set[i] = abs(balance) < 0.8 or self.count > size + 2
+        return replace(self, multipliers=lam, penalties=mu, is_set=is_set)
+
+
+def _quartile_range(values: Float64) -> float:
+    low, high = np.percentile(values, [25, 75])
+    return float(high - low)
+
+
+def lagrangian_terms(multipliers: Float64, penalties: Float64, g: Float64) -> Float64:
+    """Return the terms that the Lagrangian adds to the costs, float64[jobs]; g is float64[jobs, constraints]."""
+    least = np.divide(-multipliers, penalties, out=np.zeros(len(penalties)), where=penalties > 0)
+    kept = np.where(penalties > 0, np.maximum(g, least), 0.0)
+    terms: Float64 = (multipliers * kept + penalties * kept**2 / 2).sum(axis=1)
+    return terms
+
+
+class ConstrainedProblem(ObjectiveProblem):
+    """The search for the feasible vector with the best value; the least infeasible one until there is one.
+
+    State, master:
+        best_violation: float64[]; sum of the positive constraint values of best_x; NaN before the first evaluation
+        feasible_share: float64[]; share of feasible vectors in the last generation; NaN before the first one
+    State, shared:
+        those of `hpc_es.tasks.functions.constraints.Lagrangian`
+    """
+
+    def __init__(
+        self,
+        search: SearchOptions,
+        coordinates: Coordinates,
+        initial: Float64 | Bounds,
+        evaluator: Evaluator,
+        keys: Keys,
+        batch: int = 0,
+    ) -> None:
+        super().__init__(search, coordinates, initial, evaluator, keys, batch)
+        self._names = search.constraint_names
+        self.columns = (*self.columns, Column(CONSTRAINTS, "<f8", (len(self._names),)))
+        if search.record_evaluations:
+            self.coordinate_names = (*self.coordinate_names, *self._names)
+        self.changing_fitness = search.constraint_handling == "augmented_lagrangian"
+
+    def fitness(self, rows: Rows, carried: ProblemState) -> Float64:
+        """Return minus the cost with constraints, float64[jobs]."""
+        costs, g = -rows["return_"], rows[CONSTRAINTS]
+        if not self.changing_fitness:
+            return -feasible_first(costs, g)
+        shared = carried.shared
+        return -(costs + lagrangian_terms(shared["lagrangian_multipliers"], shared["lagrangian_penalties"], g))
+
+    def evaluate(self, population: Population, jobs: Jobs, carried: ProblemState, poll: Poll) -> Outcome:
+        """Evaluate the candidates; a unit also has costs and constraint values of the successful jobs."""
+        outcome = super().evaluate(population, jobs, carried, poll)
+        succeeded = ~np.isnan(outcome.rows["return_"])
+        if jobs.purpose != "train" or not outcome.learned:
+            return outcome
+        values = {COSTS: -outcome.rows["return_"][succeeded], VIOLATED: outcome.rows[CONSTRAINTS][succeeded]}
+        return replace(outcome, learned=[[{**outcome.learned[0][0], **values}]])
+
+    def fill(self, rows: Rows, results: Sequence[EvaluationResult]) -> None:
+        """Write the constraint values into the rows; NaN for failed evaluations."""
+        failed = (math.nan,) * len(self._names)
+        rows[CONSTRAINTS] = [result.constraints or failed for result in results]
+
+    def _best(self, vectors: Float64, rows: Rows, jobs: Jobs) -> list[list[Arrays]]:
+        violation = violations(rows[CONSTRAINTS])
+        order = np.lexsort((-self._search.sign * rows["value"], violation))  # NaN last
+        row = int(order[0])
+        if np.isnan(rows["value"][row]):
+            return []
+        number = jobs.numbers[row] if jobs.purpose == "train" else CENTRE
+        value = float(rows["value"][row])
+        return [[BestVector(vectors[row], value, jobs.generation, number, float(violation[row])).arrays()]]
+
+    def carried(self) -> ProblemState:
+        best = BestVector(np.full(self.size, np.nan), violation=math.nan)
+        shared, master = self._lagrangian_arrays(Lagrangian.initial(len(self._names), self.size))
+        return ProblemState(shared, {**best.arrays(), "feasible_share": np.array(np.nan), **master})
+
+    def _lagrangian_arrays(self, lagrangian: Lagrangian) -> tuple[Arrays, Arrays]:
+        return lagrangian.arrays() if self.changing_fitness else ({}, {})
+
+    def merge(self, carried: ProblemState, units: Sequence[Arrays]) -> ProblemState:
+        best = BestVector.from_arrays(carried.master)
+        best = best.better(map(BestVector.from_arrays, units), self._search.sign)
+        trained = [unit for unit in units if COSTS in unit]
+        shared, master = carried.shared, {**carried.master, **best.arrays()}
+        if trained:
+            costs = np.concatenate([unit[COSTS] for unit in trained])
+            g = np.concatenate([unit[VIOLATED] for unit in trained])
+            master["feasible_share"] = np.array(float((violations(g) == 0).mean()))
+            if self.changing_fitness:
+                lagrangian = Lagrangian.from_arrays(carried).updated(costs, g, self.size)
+                shared, own = self._lagrangian_arrays(lagrangian)
+                master |= own
+        return ProblemState(shared, master)
+
+    def metrics(self, carried: ProblemState) -> Mapping[str, float]:
+        """Return `best_value` and its `best_violation`, and `feasible_share`, that of the generation."""
+        names = ("best_violation", "feasible_share")
+        return {**super().metrics(carried), **{name: float(carried.master[name]) for name in names}}
+
+    def is_reached(self, carried: ProblemState, target: float) -> bool:
+        return float(carried.master["best_violation"]) == 0 and super().is_reached(carried, target)
+
+    def evaluation_units(self, state: State, evaluation: Rows) -> Sequence[Arrays]:
+        centre = self.coordinates.to_objective(state.theta[np.newaxis])[0][0]
+        numbered = zip(evaluation["value"].tolist(), violations(evaluation[CONSTRAINTS]).tolist(), strict=True)
+        return [
+            BestVector(centre, value, state.generation, CENTRE, violation).arrays()
+            for value, violation in numbered
+            if not math.isnan(value)
+        ]
+
+    def evaluations(self, state: State, results: Results[object], evaluation: Rows) -> Iterator[Evaluation]:
+        """Yield the lines of evaluations.csv, with the constraint values after the parameters."""
+        training = iter(results.rows[CONSTRAINTS].tolist())
+        centre = iter(evaluation[CONSTRAINTS].tolist() if len(evaluation) else [])
+        for job, value, x in super().evaluations(state, results, evaluation):
+            yield job, value, [*x, *next(centre if job == CENTRE else training)]
