@@ -37,14 +37,14 @@ class Record:
     why: str = ""
 
 
-def setting_of(seed: int, number: int) -> Setting:
+def setting_of(seed: int, number: int, delayed: bool = False) -> Setting:
     """The setting of a case."""
-    return setting(random.Random(f"setting {seed} {number // CASES_OF_A_SETTING}"))
+    return setting(random.Random(f"setting {seed} {number // CASES_OF_A_SETTING}"), delayed)
 
 
-def play(seed: int, number: int, out: Path) -> list[Record]:
+def play(seed: int, number: int, out: Path, delayed: bool = False) -> list[Record]:
     """Play a case in `out`; its directory stays there if something is wrong."""
-    directory, chosen = out / f"case_{number:05d}", setting_of(seed, number)
+    directory, chosen = out / f"case_{number:05d}", setting_of(seed, number, delayed)
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
     (directory / "config.yaml").write_text(json.dumps(chosen.values, indent=1))

@@ -41,10 +41,12 @@ class Setting:
         return [f"repetition_{number:04d}" for number in range(count)] if count > 1 else [""]
 
 
-def setting(dice: random.Random) -> Setting:
-    """A random setting."""
+def setting(dice: random.Random, delayed: bool = False) -> Setting:
+    """A random setting, with `algorithm.delay` if required."""
     weights = [weight for _, weight in FAMILIES]
     drawn = dice.choices([family for family, _ in FAMILIES], weights)[0](dice)
+    while delayed and not drawn.values["algorithm"].get("delay"):
+        drawn = dice.choices([family for family, _ in FAMILIES], weights)[0](dice)
     generations = drawn.values["stop"]["generations"]
     common: Values = {
         "name": "campaign",
@@ -59,6 +61,8 @@ def setting(dice: random.Random) -> Setting:
         common["stop"] = {"generations": generations // 3}
     common["checkpoint"]["full_interval"] = dice.choice([0, 0, 3, 10])
     common["mpi"]["update"] = dice.choice(["gathered", "gathered", "replicated"])
+    if drawn.values["algorithm"].get("delay"):
+        common["mpi"] |= {"schedule": "on_demand", "update": "gathered"}
     return replace(drawn, values=drawn.values | common)
 
 
@@ -67,6 +71,8 @@ def _search(dice: random.Random, kind: str, values: Values) -> Values:
     options: Values = {"kind": kind}
     if kind != "ars":
         options["population_size"] = dice.choice([8, 12, 16])
+    if kind in ("es", "ars", "pgpe") and dice.random() < 0.5:
+        options["delay"] = dice.choice([1, 2])
     if kind in RESTARTING and dice.random() < 0.3:
         options |= {"restarts": dice.choice(["ipop", "bipop"]), "stops": {"max_generations": 15}, "population_size": 6}
     noise = {"kind": "table", "table_size": 20_000} if dice.random() < 0.5 else {"kind": "counter"}

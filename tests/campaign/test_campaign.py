@@ -84,6 +84,8 @@ def test_diary_continues_after_a_kill_and_only_with_its_seed(tmp_path: Path) -> 
 @pytest.mark.parametrize("seed", range(60))
 def test_every_setting_is_a_valid_config(seed: int) -> None:
     validate(setting(random.Random(seed)).values)
+    delayed = validate(setting(random.Random(seed), delayed=True).values)
+    assert getattr(delayed.algorithm, "delay", 0) > 0 and delayed.mpi.schedule == "on_demand"
 
 
 @pytest.mark.long
