@@ -244,8 +244,16 @@ class PolicyProblem(ProblemDefaults):
         return self._policy.initial(rng)
 
     def open(self, run: RunContext) -> None:
-        """Compile the policy if a library does; in JAX, one rank per node before the others, which read its cache."""
+        """Compile the policy if a library does; in JAX, one rank per node before the others, which read its cache.
+
+        Raises RunError if rank 0 has another layout, as with names in the order of a set, which differs by process.
+        """
         library = getattr(self._policy, "compiled_by", None)
+        if library:
+            parts = str(dict(self.layout.shapes))
+            if run.call_on_rank_0(lambda: parts) != parts:
+                text = f"rank {run.rank} has other parameters than rank 0, or the same in another order"
+                raise RunError(f"policy.network: {text}: expected a fixed order of layers, such as that of a list")
         if library == "jax":
             jax_setup.use_cache(run.call_on_rank_0(lambda: jax_setup.prepare_cache(run.directory)))
             jax_setup.compile_in_turn(run, lambda: jax_setup.in_thread(self._act_once, lambda: None))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,8 @@ from hpc_es.core.data import (
     flat_observations,
     row_dtype,
 )
-from hpc_es.core.errors import ConfigError
+from hpc_es.core.errors import ConfigError, RunError
+from hpc_es.core.interfaces import RunContext
 from hpc_es.core.keys import Keys
 from hpc_es.core.policy import PurePolicy, ReferencePolicy
 from hpc_es.core.population import Explicit, unperturbed
@@ -231,6 +233,13 @@ def test_messages_are_answered_while_virtual_batches_are_folded(monkeypatch: pyt
     jobs = Jobs(0, range(4), list(range(4)), "train")
     problem.evaluate(population, jobs, problem.carried(), lambda: polls.append(time.perf_counter()))
     assert len(polls) > 10
+
+
+def test_ranks_with_different_layouts_are_refused(tmp_path: Path) -> None:
+    problem = PolicyProblem(Episode(), policy_of(), Keys(1), ObservationNormalization(), 4)
+    problem.open(RunContext(tmp_path, 1, 2, lambda make: make()))
+    with pytest.raises(RunError, match="rank 1 has other parameters than rank 0"):
+        problem.open(RunContext(tmp_path, 1, 2, lambda make: "{'w': (2,)}"))
 
 
 def test_chunks_can_fill_the_calls_of_every_policy() -> None:
