@@ -41,7 +41,7 @@ from hpc_es.report.saved_policy import (
 from hpc_es.storage.checkpoint import is_full, load
 from hpc_es.storage.checkpoint_directory import BEST, DIRECTORY, Store
 from hpc_es.storage.results import require_run
-from hpc_es.training.build import device_request
+from hpc_es.training.compatibility import device_request
 
 Changed = Callable[[StoredPolicy], StoredPolicy]
 SAMPLING_BLOCK = 2  # training's own episodes have blocks 0 and 1

@@ -24,8 +24,9 @@ from hpc_es.tasks.function import ObjectiveTask, initial_vector
 from hpc_es.tasks.functions.parameters import Value
 from hpc_es.tasks.functions.problem import BestVector
 from hpc_es.tasks.functions.python_evaluator import PythonEvaluator, objective
-from hpc_es.training.build import Parts, rounding_warnings
+from hpc_es.training.build import Parts
 from hpc_es.training.collective import CollectiveExit, on_rank_0
+from hpc_es.training.compatibility import rounding_warnings
 from hpc_es.training.generation import MetricsRow
 from hpc_es.training.loop import Training
 from hpc_es.training.recorder import Recorder

@@ -27,7 +27,8 @@ from hpc_es.tasks.function import ObjectiveTask, initial_vector
 from hpc_es.tasks.functions.parameters import Value
 from hpc_es.tasks.functions.problem import BestVector
 from hpc_es.tasks.functions.python_evaluator import EvaluationResult, constrained_result, result_of
-from hpc_es.training.build import Parts, algorithm_mismatches, needs, rounding_warnings
+from hpc_es.training.build import Parts
+from hpc_es.training.compatibility import algorithm_mismatches, needs, rounding_warnings
 from hpc_es.training.executors import SerialExecutor
 from hpc_es.training.generation import Generation, update_state
 

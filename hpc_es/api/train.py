@@ -14,8 +14,9 @@ from hpc_es.core.data import Array, Arrays, ConfigData, State
 from hpc_es.core.errors import ConfigError, UserError
 from hpc_es.mpi.connect import connect
 from hpc_es.mpi.guard import Signals, install_hooks
-from hpc_es.training.build import decide_device, require_gradient, valid_config
+from hpc_es.training.build import decide_device, valid_config
 from hpc_es.training.collective import CollectiveExit, config_from_message, config_message, on_all_ranks, on_rank_0
+from hpc_es.training.compatibility import require_gradient
 from hpc_es.training.generation import MetricsRow
 from hpc_es.training.loop import AfterTrainStep
 from hpc_es.training.run import Run, RunRequest, start_run

@@ -68,7 +68,8 @@ def run_plan(arguments: argparse.Namespace) -> int:
     from hpc_es.cluster.measure import Cluster, measure
     from hpc_es.cluster.predict import predictions
     from hpc_es.config.loading import read
-    from hpc_es.training.build import needs, valid_config
+    from hpc_es.training.build import valid_config
+    from hpc_es.training.compatibility import needs
 
     if arguments.plot is not None:
         check(arguments.plot)

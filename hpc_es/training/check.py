@@ -22,8 +22,9 @@ from hpc_es.core.policy import Policy
 from hpc_es.core.population import unperturbed
 from hpc_es.tasks.episodes.environments import hidden_state_difference
 from hpc_es.tasks.episodes.task import Episodes
-from hpc_es.training.build import cutting_of, needs, offers, preflight, rounding_warnings, unit_of, uses_tensorflow
+from hpc_es.training.build import cutting_of, preflight, unit_of
 from hpc_es.training.chunking import idle_warning
+from hpc_es.training.compatibility import needs, offers, rounding_warnings, uses_tensorflow
 from hpc_es.training.init_from import apply_optimizer, mismatches
 
 PROBE_STEPS = 200

@@ -21,7 +21,8 @@ from hpc_es.core.interfaces import Cutting, Problem
 from hpc_es.core.keys import Keys
 from hpc_es.mpi.scheduler import evaluators
 from hpc_es.mpi.world import World
-from hpc_es.training.build import Parts, cutting_of, unit_of, uses_tensorflow
+from hpc_es.training.build import Parts, cutting_of, unit_of
+from hpc_es.training.compatibility import uses_tensorflow
 
 USUAL = USUAL_CHUNK  # jobs of a chunk; batching more of them hardly speeds a policy up
 SMALLEST_USUAL = 4  # jobs of a chunk at the end of a round

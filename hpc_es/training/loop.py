@@ -29,9 +29,10 @@ from hpc_es.mpi.scheduler import GIVE_UP, GiveUp, OtherRankFailed, Work, tell_fa
 from hpc_es.mpi.world import World
 from hpc_es.storage.status import FINAL_IS_BEST
 from hpc_es.tasks.problems import ranks_returns
-from hpc_es.training.build import Parts, needs
+from hpc_es.training.build import Parts
 from hpc_es.training.chunking import SHARED_SECONDS, ChunkPlanner, CutPlan
 from hpc_es.training.collective import INTERRUPTED, FailureReports, SharedState, contiguous
+from hpc_es.training.compatibility import needs
 from hpc_es.training.delayed import DelayedPhase
 from hpc_es.training.executors import Executor, MpiExecutor, SerialExecutor
 from hpc_es.training.generation import (

@@ -22,8 +22,8 @@ from hpc_es.storage.checkpoint import Increment, Snapshot, image_sha256
 from hpc_es.storage.results import BUDGET, digest
 from hpc_es.storage.status import is_surpassed
 from hpc_es.tasks.problems import ranks_returns
-from hpc_es.training.build import needs
 from hpc_es.training.collective import FailureReport
+from hpc_es.training.compatibility import needs
 from hpc_es.training.generation import NOTHING_USED, Counters, MetricsRow, UpdateInputs, derived_fitness
 
 if TYPE_CHECKING:

@@ -32,8 +32,8 @@ from hpc_es.storage.files import remove_leftovers, write_json, write_text, writt
 from hpc_es.storage.line_logs import EvaluationsLog, FailuresLog
 from hpc_es.storage.status import HEARTBEAT_SECONDS, RUNNING, STATUS, EndStatus, final_evaluation, now, this_process
 from hpc_es.tasks.problems import ranks_returns
-from hpc_es.training.build import needs, rounding_warnings
 from hpc_es.training.collective import FailureReport
+from hpc_es.training.compatibility import needs, rounding_warnings
 from hpc_es.training.generation import MetricsRow
 from hpc_es.training.recorder import Recorder, UpdateJournal, UpdateReplay
 from hpc_es.training.run_directory import CONFIG, OpenedRun

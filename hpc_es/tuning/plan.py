@@ -23,7 +23,7 @@ from hpc_es.config.yaml_text import ConfigProblem, override, parse, read_yaml
 from hpc_es.core.data import ConfigData
 from hpc_es.core.errors import ConfigError
 from hpc_es.storage.results import budget
-from hpc_es.training.build import needs
+from hpc_es.training.compatibility import needs
 from hpc_es.tuning.space import Hyperparameters, Space, all_trials, as_text, grid_size, parse_space
 
 FINAL_RETURN = "final_return"

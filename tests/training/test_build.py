@@ -16,7 +16,8 @@ from hpc_es.core.interfaces import Needs
 from hpc_es.devices.decision import DeviceRequest
 from hpc_es.mpi.world import World
 from hpc_es.programs.task import Programs
-from hpc_es.training.build import build_parts, build_task, cutting_of, device_mismatches, device_request
+from hpc_es.training.build import build_parts, build_task, cutting_of
+from hpc_es.training.compatibility import device_mismatches, device_request
 
 SURVIVAL = {"kind": "episodes", "env_id": "tests.helpers.toys:Survival-v0"}
 PROGRAMS = {"kind": "programs", "name": "reverse"}

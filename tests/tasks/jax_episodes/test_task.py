@@ -12,7 +12,7 @@ from hpc_es.config.loading import validate
 from hpc_es.core.errors import ConfigError, UserError
 from hpc_es.tasks.jax_episodes.task import FinalObservationOptions, Options, behaviour_indices, build, sources
 from hpc_es.training import check as checking
-from hpc_es.training.build import missing_for_task
+from hpc_es.training.compatibility import missing_for_task
 from tests.helpers.harness import python, script
 
 WALK = "tests.helpers.jax_walk:walk"
@@ -87,7 +87,7 @@ def test_options_of_gymnasium_are_refused(key: str) -> None:
 
 def test_algorithms_that_need_trajectories_are_refused() -> None:
     options = {"task": {"kind": "jax_episodes", "env_id": WALK}, "algorithm": {"kind": "actor_critic"}}
-    from hpc_es.training.build import search_mismatches
+    from hpc_es.training.compatibility import search_mismatches
 
     ((key, text),) = search_mismatches(validate({**options, "policy": {"kind": "lstm"}}))
     assert key == "task.kind"
