@@ -125,7 +125,7 @@ class NetworkPolicy:
         return CompiledActor(self._call, parameters, self._taking_logits(head), normaliser)
 
     def bind_shared(self, head: ActionHead, theta: Float32, rows: int) -> Actor:
-        """Return an actor whose rows have the same parameters, which is faster; see `SharedActor`."""
+        """Return an actor whose rows all have the parameters theta, float32[params], which is faster: `SharedActor`."""
         return SharedActor(self._shared_call, theta, rows, self._taking_logits(head))
 
     def _taking_logits(self, head: ActionHead) -> ActionHead:

@@ -62,7 +62,7 @@ class GraphPolicy:
     ) -> tuple[Float32, Float64, Array, Float32]:
         """Play whole episodes of bandits; return gradient and sums as `gradient` does, actions and rewards.
 
-        Arguments and results are those of `graph.bandits_graph`.
+        See `graph.bandits_graph` for the arguments; actions are int32[trials, rows], rewards float32[trials, rows].
         """
         from hpc_es.algorithms.actor_critic.graph import bandits_graph
 
