@@ -42,6 +42,7 @@ class Column:
 SIGN_RETURN = Column("sign_return", "<f4")  # sum of the signs of the rewards of an episode
 CORRECT = Column("correct", "?")  # whether a program is correct
 EPISODE_LENGTH = Column("episode_length", "<i4")  # length of the episode that ended in this job; 0: none ended
+IMAGE = "image"  # among a chunk's arrays: an observation that loggers may show, [height, width] or with channels
 BEHAVIOUR = "behaviour"  # name of the column of `behaviour`
 INFO = "info"  # name of the column of `info_numbers`
 

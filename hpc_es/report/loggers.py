@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import io
 import json
 import math
 import os
@@ -21,9 +22,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
+import numpy as np
+
 from hpc_es.config.registry import config_directory
 from hpc_es.config.schema import Mlflow, Report, Wandb
-from hpc_es.core.data import JsonObject
+from hpc_es.core.data import Array, JsonObject
 from hpc_es.storage.metrics_log import Row
 from hpc_es.storage.status import EndStatus
 
@@ -132,6 +135,23 @@ class TensorBoard:
     def write(self, row: Row) -> None:
         values = [{"tag": name, "simple_value": value} for name, value in metrics(row).items()]
         self._add(step=step(row), summary={"value": values})
+
+    def write_image(self, generation: int, image: Array) -> None:
+        """Record an observation, [height, width] or [height, width, channels].
+
+        Numbers that are not integers are between 0 and 1. Unless there are 1 or 3 channels, a pixel is the largest
+        number of all channels.
+        """
+        from PIL import Image
+
+        pixels = np.clip(image * 255.0 if image.dtype.kind == "f" else image, 0, 255).astype(np.uint8)
+        pixels = pixels if pixels.ndim == 3 else pixels[..., np.newaxis]
+        pixels = pixels if pixels.shape[2] in (1, 3) else pixels.max(axis=2, keepdims=True)
+        height, width, channels = pixels.shape
+        file = io.BytesIO()
+        Image.fromarray(pixels if channels == 3 else pixels[..., 0]).save(file, format="png")
+        content = {"height": height, "width": width, "colorspace": channels, "encoded_image_string": file.getvalue()}
+        self._add(step=generation, summary={"value": [{"tag": tag("observation"), "image": content}]})
 
     def close(self, status: EndStatus) -> None:
         del status  # event files cannot record it
@@ -354,11 +374,13 @@ class Loggers:
                     if step(row) >= started.next_generation:
                         logger.write(row)
 
-    def write(self, row: Row) -> None:
-        """Write the row of a generation to all loggers."""
+    def write(self, row: Row, image: Array | None = None) -> None:
+        """Write the row of a generation to all loggers, and an observation to those that show images."""
         for name, logger in list(self._running.items()):
             with self._drop_on_error(name):
                 logger.write(row)
+                if image is not None and isinstance(logger, TensorBoard):
+                    logger.write_image(step(row), image)
 
     def close(self, status: EndStatus) -> None:
         """Close all loggers; further calls do nothing."""

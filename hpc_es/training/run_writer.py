@@ -17,7 +17,7 @@ from hpc_es.config import registry
 from hpc_es.config.options import warnings_of
 from hpc_es.config.resolved import config_hash, dump, resolved, sources, with_history
 from hpc_es.config.schema import Config, Report
-from hpc_es.core.data import Arrays, JsonObject, Results, Rows, State, without_info
+from hpc_es.core.data import IMAGE, Array, Arrays, JsonObject, Results, Rows, State, without_info
 from hpc_es.core.errors import RunError, UserError
 from hpc_es.core.interfaces import Problem
 from hpc_es.core.machine import as_comment, environment_info
@@ -70,6 +70,7 @@ class MetricsFiles:
         warn: Callable[[str], object],
     ) -> None:
         self._interval = report.metrics_interval
+        self._image: Array | None = None  # of the last row
         self._last: MetricsRow | None = _last_row(run_dir, generation)
         self._log = metrics_log.MetricsLog(run_dir, warn, report.columns)
         self._log.cut(lengths)
@@ -81,9 +82,12 @@ class MetricsFiles:
             loggers.start(generation if self._last is None else generation - 1, rows)
         self._lengths: dict[str, int] | None = None  # before the last row
 
-    def add(self, row: MetricsRow, has_evaluation: bool) -> None:
-        """Write the row of a generation if it is due; otherwise keep it, in case it is the last one."""
-        self._last = row
+    def add(self, row: MetricsRow, has_evaluation: bool, image: Array | None = None) -> None:
+        """Write the row of a generation if it is due; otherwise keep it, in case it is the last one.
+
+        `image` is an observation for the loggers, [height, width] or with channels.
+        """
+        self._last, self._image = row, image
         if has_evaluation or int(row["generation"] or 0) % self._interval == 0:
             self._write()
 
@@ -108,7 +112,7 @@ class MetricsFiles:
         assert self._last is not None
         self._log.write(self._last)
         if self._loggers is not None:
-            self._loggers.write(self._last)
+            self._loggers.write(self._last, self._image)
         self._last = None
 
 
@@ -247,6 +251,7 @@ class RunWriter(Recorder):
     def evaluated(self, state: State, results: Results[object], evaluation: Rows, units: Sequence[Arrays]) -> None:
         """Record the evaluations of a generation and the inputs of its update, before `add`."""
         self._journal.add(results, units)
+        self._image = next((arrays[IMAGE] for arrays in results.chunk_arrays if IMAGE in arrays), None)
         self._is_best = bool(len(evaluation)) and self.is_better(state, evaluation)
         self._evaluation = evaluation
         if self._problem.coordinate_names:
@@ -255,7 +260,7 @@ class RunWriter(Recorder):
     def add(self, state: State, row: MetricsRow, evaluated: Arrays | None, solutions: Sequence[JsonObject]) -> None:
         """Record a finished generation: logs, progress, best evaluation, triggers (see `Recorder.add`)."""
         self._state, self._final = state, {}
-        self._metrics.add(row, evaluated is not None)
+        self._metrics.add(row, evaluated is not None, self._image)
         if solutions:
             self._programs.write(solutions)
         mean = row["evaluation_return_mean"]

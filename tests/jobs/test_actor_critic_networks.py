@@ -6,6 +6,7 @@ The images are those of examples/own_images, uint8[16, 16, 3]. Each test works i
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import json
 import shutil
 import sys
@@ -106,7 +107,15 @@ def test_trajectories_keep_the_dtype_of_images(inside: Path) -> None:
 
 
 def test_asynchronous_run_is_evaluated_loaded_exported_and_filmed(inside: Path, capsys: Any) -> None:
-    runs.here(inside / "tiny.yaml", inside / "run", [IMAGES, CNN, ALGORITHM, *SEGMENTS, "stop.generations=8"])
+    options = [IMAGES, CNN, ALGORITHM, *SEGMENTS, "stop.generations=8"]
+    if importlib.util.find_spec("tensorboard"):
+        options += ["report.tensorboard=true"]
+    runs.here(inside / "tiny.yaml", inside / "run", options)
+    if importlib.util.find_spec("tensorboard"):
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+        events = EventAccumulator(str(inside / "run"), {"images": 0}).Reload().Images("train/observation")
+        assert [(image.step, image.height, image.width) for image in events] == [(step, 16, 16) for step in range(8)]
     assert runs.newest(inside / "run").state.generation == 8
     capsys.readouterr()
     assert cli.run(["eval", "run", "--episodes", "3", "--actions", "sampled", "--json"]) == 0

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import math
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from hpc_es.report.loggers import LoggedRun, Started, TensorBoard
 
@@ -35,6 +38,26 @@ def test_tensorboard_has_scalars_over_generations(tmp_path: Path) -> None:
     assert scalars(tmp_path, "return/std") == [(1, 0.5)]
     with pytest.raises(KeyError):
         scalars(tmp_path, "train/theta_norm")
+    writer.close("finished")
+
+
+@pytest.mark.parametrize(
+    ("image", "expected"),
+    [
+        (np.array([[[0, 255, 7], [9, 8, 7]]], np.uint8), [[[0, 255, 7], [9, 8, 7]]]),
+        (np.array([[0.0, 1.0], [0.2, 3.0]], np.float32), [[0, 255], [51, 255]]),
+        (np.array([[[1, 4], [30, 2]]], np.uint8), [[4, 30]]),
+    ],
+)
+def test_tensorboard_shows_an_observation(image: Any, expected: Any, tmp_path: Path) -> None:
+    """Three channels are colours, 1.0 becomes 255, and of two channels the image has the larger number."""
+    reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    writer = started(tmp_path, 0)
+    writer.write_image(7, image)
+    accumulator: Any = reader.EventAccumulator(str(tmp_path)).Reload()
+    (event,) = accumulator.Images("train/observation")
+    assert (event.step, event.height, event.width) == (7, *image.shape[:2])
+    assert np.asarray(Image.open(io.BytesIO(event.encoded_image_string))).tolist() == expected
     writer.close("finished")
 
 

@@ -39,6 +39,7 @@ from hpc_es.bandits.setting import BanditSetting
 from hpc_es.config.options import Count, NonNegative, Positive, Probability, option, options, unused
 from hpc_es.core.data import (
     EPISODE_LENGTH,
+    IMAGE,
     INFO,
     Array,
     Arrays,
@@ -291,7 +292,7 @@ class ActorCritic(Strategy[None]):
         if recorder.is_empty:
             return replace(outcome, arrays=self._no_arrays(state))
         recorded = recorder.trajectories(np.isnan(outcome.rows["return_"]))
-        arrays = self._gradient(state, recorded) | self._sample(recorded)
+        arrays = self._gradient(state, recorded) | self._sample(recorded) | _last_image(recorded, chunk)
         return Outcome(outcome.rows, arrays, outcome.seconds, outcome.failures)
 
     def _train_segments(self, steps: int, state: State, chunk: Chunk, poll: Poll) -> Outcome:
@@ -304,6 +305,7 @@ class ActorCritic(Strategy[None]):
             return replace(outcome, arrays=self._no_arrays(state))
         recorded = recorder.trajectories(np.isnan(outcome.rows["return_"]), steps)
         arrays = self._gradient(state, recorded, memory) | self._sample(recorded, memory)
+        arrays |= _last_image(recorded, chunk)
         return replace(outcome, arrays=arrays)
 
     @cached_property
@@ -445,6 +447,13 @@ class ActorCritic(Strategy[None]):
     def summary(self, state: State) -> Mapping[str, Json]:
         """Return the current weight of the entropy."""
         return {"entropy_weight": self.beta(state)}
+
+
+def _last_image(recorded: Trajectories, chunk: Chunk) -> dict[str, Array]:
+    """Return the last image of the first job, if observations are images, before its last step."""
+    if chunk.first_job or recorded.inputs.ndim not in (4, 5):
+        return {}
+    return {IMAGE: recorded.inputs[max(int(recorded.lives[:, 0].sum()) - 1, 0), 0].copy()}
 
 
 def annealed(start: float, end: float, count: int, total: int) -> float:
