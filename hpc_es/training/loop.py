@@ -33,7 +33,6 @@ from hpc_es.training.build import Parts
 from hpc_es.training.chunking import SHARED_SECONDS, ChunkPlanner, CutPlan
 from hpc_es.training.collective import INTERRUPTED, FailureReports, SharedState, contiguous
 from hpc_es.training.compatibility import needs
-from hpc_es.training.delayed import DelayedPhase
 from hpc_es.training.executors import Executor, MpiExecutor, SerialExecutor
 from hpc_es.training.generation import (
     HEADER,
@@ -481,6 +480,8 @@ class Training:
 
     def _delayed_generations(self, line: DelayLine) -> Iterator[MetricsRow]:
         """Run generations, several of them at the same time, until the run ends."""
+        from hpc_es.training.delayed import DelayedPhase
+
         phase = DelayedPhase(self.world, self._work, self._executor, self.parts, line)
         if self.writer is None:
             phase.serve_worker(self.state.master)
