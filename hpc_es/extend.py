@@ -80,8 +80,7 @@ from hpc_es.core.data import (
     row_dtype,
     with_columns,
 )
-from hpc_es.core.errors import ConfigError, RunError
-from hpc_es.core.failures import Failure, failure_from_error, failure_from_text
+from hpc_es.core.errors import ConfigError, Failure, RunError, failure_from_error, failure_from_text
 from hpc_es.core.interfaces import (
     Algorithm,
     GradientAlgorithm,

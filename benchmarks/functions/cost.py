@@ -19,7 +19,7 @@ import numpy as np
 import hpc_es
 from benchmarks.functions.job import Spec
 from hpc_es.config import registry
-from hpc_es.core.extras import require
+from hpc_es.core.errors import require
 
 FULL, SEPARABLE = ("cma_es", "xnes"), ("sep_cma_es", "snes", "cr_fm_nes")
 GENERATIONS = {  # per round, by number of parameters

@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks.functions.contenders import Contender
 from hpc_es.core.data import Float64
-from hpc_es.core.extras import require
+from hpc_es.core.errors import require
 from hpc_es.storage.line_logs import LinesFile
 
 Key = tuple[str, int, int, int]  # strategy, function, dimension, instance

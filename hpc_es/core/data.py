@@ -11,7 +11,7 @@ from typing import Any, Generic, Literal, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from hpc_es.core.failures import Failure
+from hpc_es.core.errors import Failure
 
 Array = npt.NDArray[Any]  # each use states shape and dtype
 Float32 = npt.NDArray[np.float32]

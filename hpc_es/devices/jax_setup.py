@@ -24,8 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from hpc_es.core import machine
 from hpc_es.core.data import Json, Poll
-from hpc_es.core.errors import ConfigError
-from hpc_es.core.extras import missing_text
+from hpc_es.core.errors import ConfigError, missing_text
 from hpc_es.core.interfaces import RunContext
 from hpc_es.core.quiet import quiet_stderr
 from hpc_es.devices.placement import Kind

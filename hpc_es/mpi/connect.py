@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import re
 
-from hpc_es.core.errors import LaunchError
-from hpc_es.core.extras import install_command
+from hpc_es.core.errors import LaunchError, install_command
 from hpc_es.mpi import shared_memory as shared
 from hpc_es.mpi.fault_tolerance import limit_init_time
 from hpc_es.mpi.launch import launch_error, prefer_short_addresses, tasks_started

@@ -8,8 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from hpc_es.core.errors import LaunchError, UserError
-from hpc_es.core.extras import install_command
+from hpc_es.core.errors import LaunchError, UserError, install_command
 from hpc_es.mpi.connect import library_name
 from hpc_es.mpi.launch import mpi_types_in, srun_mpi_types
 

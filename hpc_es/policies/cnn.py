@@ -14,8 +14,7 @@ import numpy as np
 
 from hpc_es.config.options import Count, option, options, unused
 from hpc_es.core.data import Array, Float32, Normaliser, ObservationSpec, Spaces
-from hpc_es.core.errors import ConfigError
-from hpc_es.core.extras import missing_text
+from hpc_es.core.errors import ConfigError, missing_text
 from hpc_es.core.policy import Actor
 from hpc_es.core.population import Explicit, Layout, Population
 from hpc_es.devices.jax_setup import configured_jax

@@ -25,9 +25,7 @@ import numpy as np
 from hpc_es.config.options import Count, option, options
 from hpc_es.config.registry import config_directory, import_function, source_hash
 from hpc_es.core.data import Box, Float32, Normaliser, ObservationSpec, Spaces
-from hpc_es.core.errors import ConfigError
-from hpc_es.core.extras import missing_text
-from hpc_es.core.failures import failure_from_error
+from hpc_es.core.errors import ConfigError, failure_from_error, missing_text
 from hpc_es.core.policy import Actor, Pure
 from hpc_es.core.population import Population
 from hpc_es.devices.jax_setup import configured_jax, require_device

@@ -19,8 +19,7 @@ from annotated_types import Ge, MinLen
 
 from hpc_es.config.options import Count, Natural, NonNegative, option, options
 from hpc_es.core.data import CORRECT, Array, Column, Jobs, Outcome, Poll, row_dtype
-from hpc_es.core.errors import ConfigError, UserError
-from hpc_es.core.extras import install_command
+from hpc_es.core.errors import ConfigError, UserError, install_command
 from hpc_es.core.interfaces import Cutting, Offers, Searched
 from hpc_es.core.keys import Keys
 from hpc_es.core.policy import Policy

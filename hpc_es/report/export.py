@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hpc_es.core import extras
 from hpc_es.core.data import Actions, Array, Arrays, Box, ConfigData, MultiDiscrete, Spaces
-from hpc_es.core.errors import UserError
+from hpc_es.core.errors import UserError, require
 from hpc_es.core.policy import Policy
 from hpc_es.devices.tensorflow_setup import import_tensorflow
 from hpc_es.policies.network import NetworkPolicy
@@ -76,7 +75,7 @@ def export(path: Path, output: Path, options: ExportOptions) -> str:
     if not is_exportable(kind, policy.policy):
         text = f"{path}: a policy of kind {kind!r} cannot be exported as a Keras model"
         raise UserError(f"{text}: {ARRAYS_SUFFIX} writes its parameters by name")
-    extras.require("export", *(("keras",) if kind == "network" else ("tensorflow", "keras")))
+    require("export", *(("keras",) if kind == "network" else ("tensorflow", "keras")))
     value = _value_head(path, policy) if options.value else None
     transformations = _environment_transformations(policy.wrappers, policy.spaces) if policy.wrappers else None
     if isinstance(policy.policy, NetworkPolicy):  # which has selected the backend of Keras

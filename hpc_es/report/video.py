@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hpc_es.core import extras
 from hpc_es.core.data import Array, Discrete
-from hpc_es.core.errors import UserError
+from hpc_es.core.errors import UserError, install_command, missing_package, require
 from hpc_es.storage.files import written
 from hpc_es.tasks.episodes.environments import Environment
 
@@ -33,9 +32,9 @@ def prepare(output: Path) -> None:
     """
     if output.suffix.lower() not in {".gif", ".mp4"}:
         raise UserError(f"{output}: the suffix is {output.suffix!r}, expected .gif or .mp4")
-    extras.require("a video", "imageio")
+    require("a video", "imageio")
     if output.suffix.lower() == ".mp4":
-        extras.require("an .mp4", "imageio_ffmpeg", otherwise="or choose a .gif")
+        require("an .mp4", "imageio_ffmpeg", otherwise="or choose a .gif")
     if not output.parent.is_dir():
         raise UserError(f"{output}: there is no directory {output.parent}")
     os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
@@ -79,8 +78,8 @@ def _rendered(source: StoredPolicy, task: Any, seed: int, output: Path, modes: l
         message = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
         uses_gl = any(name.partition(".")[0] in {"mujoco", "OpenGL"} for name in sys.modules)
         backend = f" (MUJOCO_GL is {os.environ.get('MUJOCO_GL', 'not set')}; try egl or osmesa)" if uses_gl else ""
-        package = extras.missing_package(error)
-        remedy = f" ({extras.install_command(package)})" if package else ""
+        package = missing_package(error)
+        remedy = f" ({install_command(package)})" if package else ""
         raise UserError(f"{output}: cannot be rendered here: {message.rstrip(': ')}{backend}{remedy}") from error
 
 

@@ -20,8 +20,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import BinaryIO
 
-from hpc_es.core.errors import RunError
-from hpc_es.core.failures import Failure
+from hpc_es.core.errors import Failure, RunError
 from hpc_es.core.interfaces import Evaluation
 
 

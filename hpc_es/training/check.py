@@ -14,8 +14,7 @@ from hpc_es.config.options import warnings_of
 from hpc_es.config.registry import is_user_kind, module
 from hpc_es.config.schema import Config
 from hpc_es.core.data import Actions, Array, Box, Discrete, Jobs, MultiDiscrete, ObservationSpec, State
-from hpc_es.core.errors import ConfigError, Problems, RunError
-from hpc_es.core.failures import failure_from_error
+from hpc_es.core.errors import ConfigError, Problems, RunError, failure_from_error
 from hpc_es.core.interfaces import AnyAlgorithm, AnyProblem, Problem, Task, VectorProblem
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.core.policy import Policy

@@ -14,8 +14,7 @@ from hpc_es.config import registry
 from hpc_es.config.resolved import dump_json, parse_resolved, sources
 from hpc_es.config.schema import Config
 from hpc_es.core.data import Array, Arrays, Chunk, JsonObject, State
-from hpc_es.core.errors import DeniedError, InUseError, UserError
-from hpc_es.core.failures import Failure
+from hpc_es.core.errors import DeniedError, Failure, InUseError, UserError
 from hpc_es.mpi.world import Bytes, World
 
 INTERRUPTED = 75  # exit status of a run that the same command resumes (EX_TEMPFAIL)

@@ -10,9 +10,8 @@ from typing import Literal
 
 from hpc_es.config.resolved import changes, completed, identity, named_user_kinds, resolved, sources
 from hpc_es.config.schema import Config
-from hpc_es.core import extras
 from hpc_es.core.data import Json, JsonObject
-from hpc_es.core.errors import CheckpointError, InUseError, RunError, UserError
+from hpc_es.core.errors import CheckpointError, InUseError, RunError, UserError, require
 from hpc_es.core.machine import blas_threads
 from hpc_es.devices.decision import changes as device_changes
 from hpc_es.devices.decision import current_decision
@@ -49,7 +48,7 @@ def open_run(
 
     Raises UserError (CheckpointError, RunError) before anything but the lock is changed.
     """
-    extras.require("report.loggers", *config.report.all_loggers(), otherwise="or remove it")
+    require("report.loggers", *config.report.all_loggers(), otherwise="or remove it")
     with writing(directory):
         directory.mkdir(parents=True, exist_ok=True)
     try:

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING
 
 from hpc_es.api.job import status_name
 from hpc_es.config.schema import Config
-from hpc_es.core import extras
 from hpc_es.core.data import JsonObject
-from hpc_es.core.errors import RunError, UserError
+from hpc_es.core.errors import RunError, UserError, require
 from hpc_es.core.slurm import this_run
 from hpc_es.storage import results
 from hpc_es.storage.files import write_json, writing
@@ -81,7 +80,7 @@ class Master:
         self._directory = request.output or Path("runs") / request.tuning.stem
         self._study: Study | None = None
         if self._plan.options.search == "optuna":
-            extras.require("search: optuna", "optuna")
+            require("search: optuna", "optuna")
         self._table = self._frozen(ranks)
         if self._plan.options.search == "optuna":
             from hpc_es.tuning.study import Study

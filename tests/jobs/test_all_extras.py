@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from hpc_es.core.extras import EXTRAS
+from hpc_es.core.errors import EXTRAS
 from tests.helpers import runs
 from tests.helpers.harness import ROOT, Job
 

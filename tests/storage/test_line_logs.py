@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc_es.core.errors import RunError
-from hpc_es.core.failures import MAX_DETAILS, Failure
+from hpc_es.core.errors import MAX_DETAILS, Failure, RunError
 from hpc_es.storage.line_logs import EVALUATIONS, MAX_KINDS, EvaluationsLog, FailuresLog
 
 

@@ -18,7 +18,7 @@ from hpc_es.tasks.problems import ProblemDefaults
 from hpc_es.training.build import Parts
 from hpc_es.training.executors import MpiExecutor
 from hpc_es.core.data import ROW, Chunk, Outcome, State
-from hpc_es.core.failures import Failure
+from hpc_es.core.errors import Failure
 from hpc_es.mpi.connect import connect
 from hpc_es.mpi.guard import guarded
 from hpc_es.mpi.scheduler import GiveUp, Work

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hpc_es.core.data import Chunk
-from hpc_es.core.failures import Failure
+from hpc_es.core.errors import Failure
 from hpc_es.mpi.world import World
 from hpc_es.training.collective import MOST_KINDS, FailureReport, FailureReports
 

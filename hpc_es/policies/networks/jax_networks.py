@@ -28,8 +28,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hpc_es.core.data import Array, Float32, ObservationSpec
-from hpc_es.core.errors import ConfigError
-from hpc_es.core.failures import failure_from_error
+from hpc_es.core.errors import ConfigError, failure_from_error
 from hpc_es.core.policy import Tree
 from hpc_es.core.population import Layout
 from hpc_es.policies.networks.jax_convolutions import convolving_in_turn

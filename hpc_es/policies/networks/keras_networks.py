@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 
 from hpc_es.core.data import Array, Float32, ObservationSpec
-from hpc_es.core.errors import ConfigError
-from hpc_es.core.failures import failure_from_error
+from hpc_es.core.errors import ConfigError, failure_from_error
 from hpc_es.core.policy import Tree
 from hpc_es.core.population import Layout
 from hpc_es.policies.networks.network import KEY, STATISTICS, Backend, stochastic_error

@@ -16,8 +16,7 @@ from types import ModuleType
 import numpy as np
 
 from hpc_es.core.data import Array, Float32
-from hpc_es.core.errors import ConfigError
-from hpc_es.core.extras import missing_text
+from hpc_es.core.errors import ConfigError, missing_text
 from hpc_es.core.policy import Policy, Tensor, Tree
 from hpc_es.core.quiet import quiet_stderr
 from hpc_es.devices.tensorflow_setup import import_tensorflow

@@ -13,8 +13,7 @@ import numpy as np
 from hpc_es.config.options import Count, Fraction, Natural, option, options
 from hpc_es.config.schema import NO_NUMBERS, Reduction
 from hpc_es.core.data import Column, Discrete, ObservationSpec, Outcome, Poll, Spaces, behaviour, info_numbers
-from hpc_es.core.errors import ConfigError, as_yaml, nearest
-from hpc_es.core.extras import missing_text
+from hpc_es.core.errors import ConfigError, as_yaml, missing_text, nearest
 from hpc_es.core.interfaces import Offers, Searched
 from hpc_es.core.keys import Keys
 from hpc_es.core.policy import Actor, Batch, Policy

@@ -18,7 +18,6 @@ from typing import Any, TypeAlias, TypeVar
 import gymnasium
 import numpy as np
 
-from hpc_es.core import extras
 from hpc_es.core.data import (
     Actions,
     Array,
@@ -31,7 +30,7 @@ from hpc_es.core.data import (
     ObservationSpec,
     Spaces,
 )
-from hpc_es.core.errors import ConfigError, Problems
+from hpc_es.core.errors import ConfigError, Problems, install_command, missing_package, missing_text
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.core.quiet import is_first, show_once, take_mujoco_warnings
 
@@ -84,8 +83,8 @@ def _make_registered(env_id: str, keywords: Keywords) -> Environment:
         with _plain_warnings(env_id):
             return with_tuples(partial(gymnasium.make, env_id, disable_env_checker=True), keywords)
     except gymnasium.error.DependencyNotInstalled as error:
-        package = extras.missing_package(error)
-        missing = extras.missing_text(package) if package else f"a package that is not installed: {error}"
+        package = missing_package(error)
+        missing = missing_text(package) if package else f"a package that is not installed: {error}"
         raise ConfigError([("task.env_id", f"{env_id} needs {missing}")]) from error
     except (gymnasium.error.UnregisteredEnv, gymnasium.error.Error, ModuleNotFoundError) as error:
         if (legacy := _make_legacy(env_id, keywords)) is not None:
@@ -151,8 +150,8 @@ def _unknown_id_message(env_id: str, error: Exception) -> str:
     module, _, name = env_id.rpartition(":")
     if isinstance(error, ModuleNotFoundError):
         missing = error.name or getattr(error.__cause__, "name", None) or module  # Gymnasium re-raises it without name
-        package = extras.missing_package(error)
-        remedy = f": {extras.install_command(package)}" if package else ""
+        package = missing_package(error)
+        remedy = f": {install_command(package)}" if package else ""
         return f"expected an environment, found {env_id!r}, but module {missing!r} cannot be imported{remedy}"
     near = _closest(name, [key for key in gymnasium.registry if ":" not in key])
     hint = f"; did you mean {near!r}?" if near and not module else ""

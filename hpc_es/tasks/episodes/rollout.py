@@ -30,8 +30,7 @@ from hpc_es.core.data import (
     row_dtype,
     with_columns,
 )
-from hpc_es.core.errors import RunError
-from hpc_es.core.failures import Failure, failure_from_error
+from hpc_es.core.errors import Failure, RunError, failure_from_error
 from hpc_es.core.policy import Actor, Batch
 from hpc_es.tasks.episodes.behaviour import Behaviour, EpisodeEnd
 from hpc_es.tasks.episodes.environment_backend import EnvironmentBackend, RunningEpisodes, StepResult

@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import BinaryIO, Literal
 
 from hpc_es.core.data import Float64, JsonObject
-from hpc_es.core.errors import RunError
-from hpc_es.core.failures import Failure, kind_of
+from hpc_es.core.errors import Failure, RunError, kind_of
 from hpc_es.tasks.functions.python_evaluator import EvaluationResult
 
 Mode = Literal["auto"] | bool

@@ -31,8 +31,7 @@ from hpc_es.core.data import (
     behaviour,
     row_dtype,
 )
-from hpc_es.core.errors import RunError
-from hpc_es.core.failures import Failure
+from hpc_es.core.errors import Failure, RunError
 from hpc_es.core.interfaces import Evaluation, RunContext
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.core.population import Layout, Population

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Literal, cast
 
 from hpc_es.core.data import Float64, Poll
-from hpc_es.core.failures import MAX_DETAILS, Failure, one_line
+from hpc_es.core.errors import MAX_DETAILS, Failure, one_line
 from hpc_es.core.interfaces import RunContext
 from hpc_es.core.machine import AVAILABLE_CORES
 from hpc_es.tasks.functions import supervisor

@@ -23,9 +23,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from hpc_es.config.registry import import_function
-from hpc_es.core import extras
 from hpc_es.core.data import Actions, Box, Discrete, Keywords, MultiDiscrete, ObservationSpec, Spaces, flat_observations
-from hpc_es.core.errors import ConfigError, nearest
+from hpc_es.core.errors import EXTRAS, ConfigError, install_command, nearest
 from hpc_es.core.quiet import take_mujoco_warnings
 
 MEMBERS = ("reset", "step", "observations", "actions", "limit")
@@ -377,11 +376,7 @@ def make(env_id: str, keywords: Keywords, flatten: bool = True) -> Environment:
         raise
     except ModuleNotFoundError as error:
         missing = str(error.name).partition(".")[0]
-        remedy = (
-            extras.install_command(missing)
-            if missing in extras.EXTRAS
-            else f"pip install {PACKAGES.get(missing, missing)}"
-        )
+        remedy = install_command(missing) if missing in EXTRAS else f"pip install {PACKAGES.get(missing, missing)}"
         text = f"{env_id} needs {missing}, which is not installed: {remedy}"
         raise ConfigError([("task.env_id", text)]) from error
     except TypeError as error:

@@ -25,8 +25,7 @@ from hpc_es.core.data import (
     behaviour,
     row_dtype,
 )
-from hpc_es.core.errors import ConfigError
-from hpc_es.core.failures import Failure, failure_from_text
+from hpc_es.core.errors import ConfigError, Failure, failure_from_text
 from hpc_es.core.policy import Batch, PurePolicy
 from hpc_es.devices.jax_setup import in_thread
 from hpc_es.tasks.jax_episodes.call_shape import NAN_OBSERVATION, CallShape

@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hpc_es.core.errors import RunError
-from hpc_es.core.failures import Failure
+from hpc_es.core.errors import Failure, RunError
 from hpc_es.tasks.functions.journal import FOLDER, EvaluationJournal, Mode, remove_finished
 from hpc_es.tasks.functions.python_evaluator import EvaluationResult
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hpc_es.config.loading import validate
-from hpc_es.core.failures import MAX_DETAILS, Failure, failure_from_error, failure_from_text, shortened
+from hpc_es.core.errors import MAX_DETAILS, Failure, failure_from_error, failure_from_text, shortened
 
 
 def in_frozen_modules() -> None:
@@ -59,9 +59,9 @@ def failed(function: object) -> Failure:
 def test_failure_location_is_the_deepest_frame_of_user_code(function: object, name: str) -> None:
     code = function.__code__  # type: ignore[attr-defined]
     failure = failed(function)
-    assert failure.kind == f"{name} at test_failures.py:{code.co_firstlineno + 1} in {code.co_name}"
+    assert failure.kind == f"{name} at test_errors_failures.py:{code.co_firstlineno + 1} in {code.co_name}"
     assert failure.text.startswith(f"{name}: ") and failure.text.endswith(
-        f"(test_failures.py:{code.co_firstlineno + 1} in {code.co_name})"
+        f"(test_errors_failures.py:{code.co_firstlineno + 1} in {code.co_name})"
     )
     assert failure.details.startswith("Traceback (most recent call last)") and failure.position == 3
 

@@ -11,8 +11,7 @@ import pytest
 
 from hpc_es.config.loading import validate
 from hpc_es.config.yaml_text import override
-from hpc_es.core import extras
-from hpc_es.core.errors import ConfigError, UserError
+from hpc_es.core.errors import EXTRAS, ConfigError, UserError
 from hpc_es.report import video
 from hpc_es.training.build import build_task
 from tests.helpers import runs
@@ -38,7 +37,7 @@ def hide(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
 def test_every_extra_is_in_setup_cfg_and_brings_its_package() -> None:
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg")
-    for package, extra in extras.EXTRAS.items():
+    for package, extra in EXTRAS.items():
         others = {
             "keras": "tensorflow",
             "numba": "numba",
@@ -112,7 +111,7 @@ def test_optuna_study_needs_optuna(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_run_with_plots_needs_no_extra(tmp_path: Path) -> None:
     """From the config to curve.png and the evaluation."""
     config, run = str(runs.tiny(tmp_path)), str(tmp_path / "run")
-    hidden = sorted({*extras.EXTRAS, "psutil", "optuna"} - {"mpich"})
+    hidden = sorted({*EXTRAS, "psutil", "optuna"} - {"mpich"})
     done = python(
         script(f"""
         import runpy, sys
