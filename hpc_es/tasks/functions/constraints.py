@@ -144,7 +144,7 @@ class Lagrangian:
                     lam[i] *= start / mu[i]
                 largest = float(np.abs(g[:, i]).max())
                 mu[i] = min(20 * start, max(start, lam[i] / largest)) if largest else start
-            is_set[i] = abs(balance) < 0.8 or self.count > size + 2
+                is_set[i] = abs(balance) < 0.8 or self.count > size + 2
         return replace(self, multipliers=lam, penalties=mu, is_set=is_set)
 
 

@@ -63,6 +63,15 @@ def test_feasible_generations_have_no_penalty() -> None:
     assert lagrangian_terms(lagrangian.multipliers, lagrangian.penalties, np.ones((2, 1))).tolist() == [0, 0]
 
 
+def test_constraint_that_is_violated_late_gets_coefficients() -> None:
+    lagrangian = Lagrangian.initial(1, 2)
+    for _ in range(20):
+        lagrangian = lagrangian.updated(np.arange(5.0), -np.ones((5, 1)), 2)
+    assert lagrangian.count == 20 and not lagrangian.is_set.any()
+    late = lagrangian.updated(np.arange(5.0), np.array([[-1.0], [-1], [0.5], [1], [2]]), 2)
+    assert late.is_set.all() and late.multipliers[0] > 0 and late.penalties[0] > 0
+
+
 def test_terms_of_feasible_constraints_are_bounded() -> None:
     terms = lagrangian_terms(np.array([1.0, 2]), np.array([4.0, 1]), np.array([[0.5, -3], [-0.1, -1], [-0.25, 0]]))
     assert terms.tolist() == pytest.approx([1 - 2, -0.08 - 1.5, -0.125])
