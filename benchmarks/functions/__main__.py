@@ -11,13 +11,13 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 import benchmarks.functions
-from benchmarks.functions import contenders, cost, mixed, profiles, ranks, tables, trials
+from benchmarks.functions import constrained, contenders, cost, mixed, profiles, ranks, tables, trials
 from benchmarks.jobs import ROOT
 from hpc_es.core.errors import UserError
 
@@ -75,6 +75,13 @@ def parser() -> argparse.ArgumentParser:
     discrete.add_argument("--runs", type=int, default=20, help="runs per function")
     discrete.add_argument("--only", nargs="+", default=list(mixed.CONTENDERS), choices=list(mixed.CONTENDERS))
     discrete.add_argument("--csv", type=Path, help="write all trials, such as to docs/mixed.csv")
+    limited = commands.add_parser("constrained", help="evaluations on constrained functions")
+    limited.set_defaults(run=run_constrained)
+    limited.add_argument("--runs", type=int, default=12, help="runs per function")
+    limited.add_argument(
+        "--only", nargs="+", default=list(constrained.CONTENDERS), choices=list(constrained.CONTENDERS)
+    )
+    limited.add_argument("--csv", type=Path, help="write all trials, such as to docs/constrained.csv")
     for command in (costs, together):
         command.add_argument("--strict", action="store_true", help="end with status 1 if a target is missed")
     return parser
@@ -109,11 +116,21 @@ def show_tables(options: argparse.Namespace) -> int:
 
 
 def run_mixed(options: argparse.Namespace) -> int:
-    """Run the searches, write the trials after each and print the table."""
+    """Run the searches on functions of numbers, integers and booleans."""
+    return _tabulate(mixed.trials(options.sizes, options.runs, options.only), options.csv or RESULTS / "mixed.csv")
+
+
+def run_constrained(options: argparse.Namespace) -> int:
+    """Run the searches on constrained functions."""
+    return _tabulate(constrained.trials(options.runs, options.only), options.csv or RESULTS / "constrained.csv")
+
+
+def _tabulate(trials: Iterable[mixed.Trial], path: Path) -> int:
+    """Write the trials to `path` after each, and print the table."""
     rows: list[mixed.Trial] = []
-    for row in mixed.trials(options.sizes, options.runs, options.only):
+    for row in trials:
         rows.append(row)
-        (options.csv or RESULTS / "mixed.csv").write_text(mixed.csv_text(rows))
+        path.write_text(mixed.csv_text(rows))
     print(mixed.markdown(rows))
     return 0
 

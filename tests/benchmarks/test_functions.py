@@ -107,6 +107,16 @@ def test_trials_in_the_table_of_the_repository_are_not_repeated(
     assert "1 trials taken from bbob.csv" in said and "5 trials, 4 of them missing" in said
 
 
+def test_searches_on_mixed_and_constrained_functions_are_counted(tmp_path: Path, capsys: Any) -> None:
+    for words in (["mixed", "--sizes", "4"], ["constrained"]):
+        table = tmp_path / f"{words[0]}.csv"
+        only = "cma_es" if words[0] == "mixed" else "cma_es augmented_lagrangian"
+        assert command.main([*words, "--runs", "1", "--only", only, "--csv", str(table)]) == 0
+        counts = [int(line.split(",")[-1]) for line in table.read_text().splitlines()[1:]]
+        assert len(counts) == (6 if words[0] == "mixed" else 8) and all(50 < count < 10_000 for count in counts)
+    assert "| 4 | SphereInt |" in capsys.readouterr().out
+
+
 def test_planned_trials_have_restarts_and_fewer_large_dimensions() -> None:
     names = {
         (item.contender.name, item.function, item.dimension)
