@@ -78,7 +78,11 @@ class UpdateJournal:
         if since is not None:
             self._base, self._inputs = (since.base, since.base_sha256, generation), list(since.learned_from)
         elif self._interval:
-            self._base, self._inputs = (path.name, image_sha256(path), generation), []
+            try:
+                self._base, self._inputs = (path.name, image_sha256(path), generation), []
+            except OSError as error:
+                text = f"{path} cannot be written: it could not be read back ({error.strerror})"
+                raise RunError(f"{text}; the previous checkpoints are unchanged") from error
 
     def add(self, results: Results[object], units: Sequence[Arrays]) -> None:
         """Add the inputs of an update; if they include arrays of chunks, the next checkpoint must be whole."""

@@ -21,7 +21,7 @@ from hpc_es.core.data import State
 from hpc_es.core.errors import ConfigError
 from hpc_es.training.executors import SerialExecutor
 from hpc_es.training.generation import Generation, update_state
-from tests.helpers import runs
+from tests.helpers import runs, ulfm
 from tests.helpers.harness import ROOT, mpiexec, script
 
 NORMALISED = ["task.observation_normalization.enabled=true", "task.observation_normalization.probability=0.5"]
@@ -255,6 +255,16 @@ def test_death_of_a_rank_ends_the_job(reference: Path, tmp_path: Path) -> None:
     assert done.status not in (0, 75) and not done.timed_out, str(done)
     runs.finished(2, run, *DELAYED, f"stop.generations={runs.newest(run).state.generation + 1}")
     runs.assert_same(run, reference)
+
+
+@ulfm.needs_ulfm
+@pytest.mark.parametrize("ranks", [2, 5])
+def test_results_under_open_mpi_are_the_same(ranks: int, reference: Path, tmp_path: Path) -> None:
+    launcher = (*ulfm.MANY, *ulfm.HERE)
+    with ulfm.start(ranks, runs.command(tmp_path / "run", *DELAYED, "stop.generations=30"), launcher) as job:
+        done = job.wait()
+    assert done.status == 0, str(done)
+    runs.assert_same(tmp_path / "run", reference)
 
 
 @pytest.mark.parametrize("limit", ["stop.timesteps=700", "stop.target_return=-100", "stop.episodes=40"])

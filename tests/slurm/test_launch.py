@@ -21,6 +21,12 @@ def test_srun_over_two_nodes_equals_one_process(tasks: int, cluster: Cluster, sh
     assert len(hosts) == tasks and (set(hosts) == {"n1", "n2"} or not cluster.apart), done.stdout
 
 
+def test_delayed_generations_over_two_nodes_equal_one_process(cluster: Cluster, shared: Path, tmp_path: Path) -> None:
+    finished(step(cluster, 4, runs.command(shared / "run", "algorithm.delay=1", "mpi.chunk_size=1"), "-N2"))
+    runs.here(runs.tiny(tmp_path), tmp_path / "run", ["algorithm.delay=1", "mpi.chunk_size=1"])
+    runs.assert_same(shared / "run", tmp_path / "run")
+
+
 def test_sixteen_ranks_on_two_nodes_all_evaluate(cluster: Cluster, shared: Path) -> None:
     """With the config of the README, whose population is 64; idle ranks would be reported."""
     words = ["-m", "hpc_es.main", str(ROOT / "configs/es_cartpole.yaml"), "--output", str(shared / "run")]

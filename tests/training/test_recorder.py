@@ -37,6 +37,11 @@ def snapshot_of(state: State) -> Snapshot:
     return Snapshot(state, {}, None, {}, "", "", {}, {}, {})
 
 
+def test_checkpoint_that_vanished_is_reported(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"gone\.h5 cannot be written: it could not be read back \(No such file"):
+        UpdateJournal(3).begin(tmp_path / "gone.h5", snapshot_of(state(1)))
+
+
 def started(directory: Path, generation: int, interval: int) -> UpdateJournal:
     """A journal after a full checkpoint of this generation."""
     path = directory / f"checkpoint_{generation:010d}.h5"
