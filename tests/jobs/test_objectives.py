@@ -76,7 +76,7 @@ def test_example_of_typed_parameters_is_identical_on_one_and_three_ranks(example
     first, *lines = (tmp_path / "one" / "evaluations.csv").read_text().splitlines()
     assert first == "generation,job,value,layers,grid,solver,preconditioned,tolerance,memory"
     assert any(",4,64,gmres,true," in line and line.endswith(",0.0") for line in lines)
-    assert cli.main(["export", str(tmp_path / "one"), str(tmp_path / "best.json")]) == 0
+    assert cli.run(["export", str(tmp_path / "one"), str(tmp_path / "best.json")]) == 0
     assert json.loads((tmp_path / "best.json").read_text())["x"] == best
 
 
