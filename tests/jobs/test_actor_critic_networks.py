@@ -152,6 +152,7 @@ def test_asynchronous_run_is_evaluated_loaded_exported_and_filmed(inside: Path, 
             "Discrete(2), and the value of the observation), found float32[2]",
         ),
     ],
+    ids=["virtual batch", "Box", "no memory", "bandits", "no value"],  # not the texts: see tests/conftest.py
 )
 def test_check_refuses_policies_without_a_gradient(overrides: Any, text: str, inside: Path) -> None:
     with pytest.raises(ConfigError) as refused:
