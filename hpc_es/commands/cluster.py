@@ -16,14 +16,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpc_es.cluster.sbatch import option_lines
-from hpc_es.cluster.site import GPUS, Site, gpu_count
 from hpc_es.core import slurm
 from hpc_es.core.arguments import positive, whole_number
 from hpc_es.core.errors import ConfigError, UserError
 
 if TYPE_CHECKING:
     from hpc_es.cluster.sbatch import BatchScript, Kind
+    from hpc_es.cluster.site import Site
 
 RANKS = (8, 64, 512, 1440)
 ONE_EACH = 0  # --array without a number: one task per repetition or trial
@@ -118,6 +117,8 @@ def _memory(text: str) -> str:
 
 
 def _gpus(text: str) -> str:
+    from hpc_es.cluster.site import GPUS
+
     if not re.fullmatch(GPUS, text, re.ASCII):
         raise argparse.ArgumentTypeError(f"expected a number, or type and number such as a100:4, found {text!r}")
     return text
@@ -218,25 +219,26 @@ def run_sbatch(arguments: argparse.Namespace) -> int:
 
 
 def batch_script(
-    arguments: argparse.Namespace, lines_of: Callable[[Sequence[str]], list[str]] = option_lines
+    arguments: argparse.Namespace, lines_of: Callable[[Sequence[str]], list[str]] | None = None
 ) -> BatchScript:
     """Return the script of a valid config; raise ConfigError with all mistakes.
 
-    `lines_of` returns the lines of the script for options of the scheduler.
+    `lines_of` returns the lines of the script for options of the scheduler, by default SLURM.
     """
-    from hpc_es.cluster.sbatch import BatchScript
+    from hpc_es.cluster.sbatch import BatchScript, option_lines
     from hpc_es.cluster.site import load_site
     from hpc_es.config.loading import is_tuning_file
 
     site = load_site(arguments.site)
     is_tuning = is_tuning_file(arguments.config)
-    if site.scheduler == "pbs" and lines_of is option_lines:
+    if site.scheduler == "pbs" and lines_of is None:
         raise UserError(
             "the site profile has scheduler: pbs, and this script is for SLURM: use hpc-es submit, or --site"
         )
     if site.container and (arguments.chain > 1 or arguments.node_copy):
         option = "--chain" if arguments.chain > 1 else "--node-copy"
         raise UserError(f"{option}: not supported with a container, which the site profile sets")
+    lines_of = lines_of or option_lines
     passed_on = [*lines_of(site.option_words()), *lines_of(arguments.passed_on)]
     job = _tuning_job(arguments, site, passed_on) if is_tuning else _experiment_job(arguments, site, passed_on)
     asked = dict(job.asked)
@@ -269,6 +271,8 @@ def resources(
         else:
             asked["gpus_per_node"] = str(site.gpus_per_node)
     if "gpus_per_node" in asked:
+        from hpc_es.cluster.site import gpu_count
+
         gpus = gpu_count(asked["gpus_per_node"])
         ranks = int(asked.setdefault("ranks_per_node", str(gpus * ranks_per_gpu)))
         if site.cores_per_node is not None:
