@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import json
 from pathlib import Path
@@ -14,9 +15,14 @@ import pytest
 import hpc_es
 from hpc_es import cli
 from hpc_es.api import evaluate
+from hpc_es.config.loading import load as load_config
+from hpc_es.core.data import Chunk
+from hpc_es.mpi.world import World
 from hpc_es.storage.checkpoint_directory import Store
+from hpc_es.training.build import build_parts, build_task
 from tests.helpers.harness import ROOT, Finished, mpiexec, python, start
 from tests.helpers.runs import digest, newest, wait_for
+from tests.helpers.toys import nothing
 
 if importlib.util.find_spec("ale_py") is None:
     pytest.skip("ale-py is not installed", allow_module_level=True)
@@ -48,6 +54,28 @@ def arguments(run: str, *overrides: str) -> list[str]:
 def well(done: Finished) -> Finished:
     assert done.status == 0 and not done.timed_out, str(done)
     return done
+
+
+def test_actor_critic_updates_within_a_game(here: Path) -> None:
+    """Segments of 5 steps of games of 12: the state after the fifth step begins the next segment."""
+    pytest.importorskip("jax", reason="JAX is not installed here: make test-jax")
+    overrides = [
+        "task={kind: atari, game: pong, protocol: salimans2017, picture: a3c, max_frames: 48}",
+        "policy={kind: cnn, convolutions: [{filters: 2, kernel: 8, stride: 4}], lstm: 3}",
+        "algorithm={kind: actor_critic, updates: asynchronous, update_every: 5, batch_size: 2}",
+    ]
+    config = load_config(Path("game.yaml"), [*overrides, "report.info={}"])
+    algorithm: Any = build_parts(config, World("none"), build_task(config)).algorithm.with_samples()
+    chunk, lengths, samples = Chunk(0, 0, 2), [], []
+    for generation in range(4):
+        state = dataclasses.replace(algorithm.initial(), generation=generation)
+        outcome = algorithm.evaluate(state, chunk, nothing)
+        lengths.append(outcome.rows[["length", "episode_length"]][0].tolist())
+        samples.append(outcome.arrays["sample/inputs"])
+    assert lengths == [(5, 0), (5, 0), (2, 12), (5, 0)]
+    assert samples[0].shape == (6, 2, 42, 42, 1) and samples[0].dtype == np.uint8
+    np.testing.assert_array_equal(samples[0][5], samples[1][0])
+    assert (samples[0][5] != samples[0][0]).any()
 
 
 ENVIRONMENT = {"PYTHONPATH": str(ROOT)}  # in which tests.helpers is

@@ -40,7 +40,8 @@ class AtariBackend:
     def chunk(self, seeds: Sequence[int]) -> Iterator[None]:
         while len(self._games) < len(seeds):
             self._games.append(Game(self._settings))
-        self._stacks = np.zeros((len(seeds), *self._shape), np.uint8)
+        if (missing := len(seeds) - len(self._stacks)) > 0:
+            self._stacks = np.concatenate([self._stacks, np.zeros((missing, *self._shape), np.uint8)])
         yield
 
     def reset(self, job: int, seed: int) -> Array:
@@ -51,8 +52,7 @@ class AtariBackend:
         return stack
 
     def resume(self, job: int, seconds: float) -> None:
-        """Raise an error: the task offers no partial episodes."""
-        raise AssertionError("an episode of an Atari game cannot continue in another chunk")
+        """Do nothing: the games and stacks of jobs are kept."""
 
     def advance(self, running: RunningEpisodes, actions: Array, observations: Array, rewards: Float64) -> StepResult:
         result, rows, games = StepResult(), running.rows, [self._games[job] for job in running.jobs]

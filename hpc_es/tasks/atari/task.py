@@ -18,15 +18,15 @@ from hpc_es.core.interfaces import Offers, Searched
 from hpc_es.core.keys import Keys
 from hpc_es.core.policy import Actor, Batch, Policy
 from hpc_es.tasks.episodes.behaviour import BehaviourOptions, behaviour_from_options
-from hpc_es.tasks.episodes.rollout import Rollout
-from hpc_es.tasks.problems import ObservationNormalization, PolicyProblem
+from hpc_es.tasks.episodes.rollout import EpisodeSegments, Rollout
+from hpc_es.tasks.problems import ObservationNormalization, PolicyProblem, PolicyTrajectories, refuse_normalization
 
 if TYPE_CHECKING:
     from hpc_es.tasks.atari.backend import AtariBackend
     from hpc_es.tasks.atari.environment import AtariEnvironment
     from hpc_es.tasks.atari.images import Resize
 
-OFFERS = Offers(problems=("vectors",), policy=True, any_chunks=True, info=True)
+OFFERS = Offers(problems=("vectors", "trajectories"), policy=True, any_chunks=True, info=True)
 
 # Defaults of the options that a protocol determines.
 PROTOCOLS: Mapping[str, Mapping[str, Any]] = {
@@ -194,11 +194,26 @@ class Atari:
         columns = () if self.behaviour is None else (behaviour(self.behaviour.size),)
         return (*columns, info_numbers(len(self.info))) if self.info else columns
 
-    def problem(self, searched: Searched, policy: Policy | None, keys: Keys, unit: int) -> PolicyProblem:
-        """Return the problem of the policy's parameters as a vector."""
-        assert policy is not None and searched == "vectors"
+    def problem(
+        self, searched: Searched, policy: Policy | None, keys: Keys, unit: int
+    ) -> PolicyProblem | PolicyTrajectories:
+        """Return the problem of the policy's parameters as a vector, or of its trajectories."""
+        assert policy is not None
         normalization = self.options.observation_normalization
-        return PolicyProblem(self, policy, keys, normalization, unit, self.columns, "free")
+        if searched == "vectors":
+            return PolicyProblem(self, policy, keys, normalization, unit, self.columns, "free")
+        refuse_normalization(normalization)
+        return PolicyTrajectories(self, policy, self.time_limit, segments=self.segments, columns=self.columns)
+
+    def segments(self) -> EpisodeSegments:
+        """Return new games, whose training episodes continue from batch to batch."""
+        backend = self.new_backend()
+        self._set_training(backend, True)
+        return EpisodeSegments(self, backend)
+
+    def _set_training(self, backend: AtariBackend, training: bool) -> None:
+        backend.clips_rewards = training and self.options.reward_clipping
+        backend.ends_with_life = training and self.options.episodic_life
 
     def new_backend(self) -> AtariBackend:
         """Return a new environment backend."""
@@ -214,8 +229,7 @@ class Atari:
 
     def evaluate(self, actor: Actor, batch: Batch, poll: Poll) -> Outcome:
         """Play the episodes of all jobs. Evaluations play whole games, and their returns are scores."""
-        self._backend.clips_rewards = batch.training and self.options.reward_clipping
-        self._backend.ends_with_life = batch.training and self.options.episodic_life
+        self._set_training(self._backend, batch.training)
         with self._backend.chunk(batch.seeds[:, 0].tolist()):
             return Rollout(self, self._backend, actor, batch).run(poll)
 

@@ -80,10 +80,6 @@ class RolloutTask(Protocol):
         """The columns of rows in addition to those of all episodes."""
         ...
 
-    def new_backend(self) -> EnvironmentBackend:
-        """Return a new environment backend."""
-        ...
-
 
 class Rollout:
     """Plays one chunk in lockstep. A row is an index of the actor's batch; `self._live` are the running rows.
@@ -305,8 +301,8 @@ class EpisodeSegments:
     A segment ends with its episode, so that a job never contains the ends of two episodes.
     """
 
-    def __init__(self, task: RolloutTask) -> None:
-        self._task, self._backend = task, task.new_backend()
+    def __init__(self, task: RolloutTask, backend: EnvironmentBackend) -> None:
+        self._task, self._backend = task, backend
         self._paused: Mapping[int, PausedEpisode] = {}  # by job
 
     def play(self, actor: Actor, batch: Batch, steps: int, poll: Poll) -> Outcome:

@@ -160,7 +160,7 @@ class Episodes:
 
     def segments(self) -> EpisodeSegments:
         """Return new environments whose episodes continue from batch to batch."""
-        self._segments.append(EpisodeSegments(self))
+        self._segments.append(EpisodeSegments(self, self.new_backend()))
         return self._segments[-1]
 
     def environment(self, render_mode: str | None = None, wrapped: bool = True) -> environments.Environment:

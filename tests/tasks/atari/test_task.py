@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -11,10 +12,12 @@ import pytest
 
 from hpc_es.core.data import BEHAVIOUR, INFO, Array, Discrete, ObservationSpec
 from hpc_es.core.errors import ConfigError
+from hpc_es.core.keys import Keys
 from hpc_es.tasks.atari.images import A3CPicture
 from hpc_es.tasks.atari.task import Atari, Options, protocol_options
 from hpc_es.tasks.episodes.behaviour import BehaviourOptions
 from hpc_es.tasks.episodes.environment_backend import RunningEpisodes
+from hpc_es.tasks.problems import ObservationNormalization
 from tests.helpers.atari import FalseEmulator
 from tests.helpers.toys import Still, batch, nothing
 
@@ -211,6 +214,59 @@ def test_picture_of_a3c_shows_the_last_frame_in_training_and_evaluations() -> No
         frames.add(frame.tobytes())
         observation, *_ = environment.step(Cycling(1, 18).act(observation[np.newaxis])[0])
     assert len(frames) > 30
+
+
+# Segments, for algorithms that learn from trajectories.
+
+
+def trajectories(task: Atari) -> Any:
+    policy: Any = object()  # segments get an actor instead
+    return task.problem("trajectories", policy, Keys(1), 4)
+
+
+def test_segments_play_the_episodes_that_are_played_at_once() -> None:
+    """Stacks, sticky actions and returns continue; the second episode of a job begins after the end of its first."""
+    options = {"max_frames": 300, "height": 42, "width": 42, "noop_max": 10}
+    whole = atari("seaquest", **options)
+    expected, returns = played(whole, [11, 22])
+    segments, actor = trajectories(atari("seaquest", **options)).segments(), Cycling(2, 18)
+    lengths = []
+    for _ in range(4):
+        rows = segments.play(actor, batch([11, 22]), 16, nothing).rows
+        lengths.append(rows["length"].tolist())
+    assert rows["return_"].tolist() == returns and rows["episode_length"].tolist() == [60, 60]
+    assert lengths == [[16, 16]] * 3 + [[12, 12]]
+    assert [observed[:60] for observed in actor.observed] == [observed[:60] for observed in expected]
+
+
+def test_segments_clip_rewards_and_end_with_a_life(false_task: Atari) -> None:
+    """In segments of one step, 4 frames: the life is lost in frame 6, the second step; a new game begins."""
+    segments = trajectories(false_task).segments()
+    actor, columns = Cycling(1, 4), ["return_", "length", "episode_length"]
+    rows = [segments.play(actor, batch([1]), 1, nothing).rows[columns][0].tolist() for _ in range(3)]
+    assert rows == [(1, 1, 0), (2, 1, 2), (1, 1, 0)]
+    assert false_task.evaluate(Cycling(1, 4), batch([1], training=False), nothing).rows["return_"] == [78]
+
+
+def test_segment_that_ends_with_the_time_limit_is_reported_as_truncated(false_task: Atari) -> None:
+    """5 frames are two steps of at most 4; both are reported with the state that follows them."""
+    steps: list[tuple[list[int], list[int]]] = []
+
+    def on_step(jobs: Any, live: Any, observations: Array, rewards: Any, cut: Any) -> None:
+        steps.append((observations[0].ravel().tolist(), list(cut)))
+
+    options = {"protocol": "salimans2017", "noop_max": 0, "max_frames": 5, "height": 3, "width": 2, "stack": 1}
+    segments = trajectories(Atari(Options(game="false", **options))).segments()
+    jobs = dataclasses.replace(batch([1]), on_step=on_step)
+    lengths = [segments.play(Cycling(1, 4), jobs, 1, nothing).rows["episode_length"][0] for _ in range(2)]
+    assert lengths == [0, 2] and [cut for _, cut in steps] == [[0], [0]]
+    assert steps[0][0] == [197] * 6
+
+
+def test_statistics_of_observations_are_refused_with_trajectories() -> None:
+    task = atari(observation_normalization=ObservationNormalization(enabled=True))
+    with pytest.raises(ConfigError, match=r"enabled: is true, but algorithms that differentiate trajectories do not"):
+        trajectories(task)
 
 
 def test_environment_without_a_seed_draws_one() -> None:
