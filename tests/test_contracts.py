@@ -454,6 +454,17 @@ def test_metrics_of_a_state_are_plain_numbers(kind: str) -> None:
 
 PROBLEMS = [(kind, word) for kind in registry.kinds("tasks") for word in registry.module("tasks", kind).OFFERS.problems]
 SEARCHED = {"vectors": "es", "programs": "random_search", "trajectories": "actor_critic"}  # an algorithm for each
+TRAJECTORIES: dict[str, Any] = {  # other sections of tasks for which policies in JAX are differentiated
+    "atari": {"policy": {"kind": "cnn", "convolutions": [{"filters": 2, "kernel": 8, "stride": 4}]}},
+    "jax_episodes": {
+        "task": {
+            **{"kind": "jax_episodes", "env_id": "tests.helpers.jax_steps:steps", "env_kwargs": {"random": True}},
+            **{"lanes": 3, "jobs_per_call": 4},
+        },
+        "policy": {"kind": "network", "network": "tests.helpers.own_networks:recurrent"},
+        "algorithm": {"kind": "actor_critic", "update_every": 3},
+    },
+}
 every_problem = pytest.mark.parametrize(("kind", "word"), PROBLEMS)
 
 
@@ -465,6 +476,7 @@ def problem(kind: str, word: str) -> Parts:
         settings["task"] = {name: settings["task"][name] for name in settings["task"] if "normalization" not in name}
         settings["task"] |= {"env_id": "tests.helpers.toys:Survival-v0"} if kind == "episodes" else {}
         settings["policy"] = {"kind": "lstm", "hidden_dims": [3]}
+        settings |= TRAJECTORIES.get(kind, {})
     return opened(settings)
 
 
@@ -477,7 +489,8 @@ def evaluated(created: Parts, word: str, numbers: range, polls: list[int] | None
         return outcome
     if word == "trajectories":
         seeds = np.array([[job] * result.episodes_per_job for job in numbers])
-        played: Outcome = result.play(bound(result.policy, 8, list(numbers)), batch(seeds), poll)
+        acting = getattr(result.compiled, "acting", result.policy)
+        played: Outcome = result.play(bound(acting, 8, list(numbers)), batch(seeds), poll)
         return played
     directions = np.random.default_rng(1).standard_normal((8, result.size)).astype(np.float32)
     theta = result.initial(np.random.default_rng(0))

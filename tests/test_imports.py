@@ -20,7 +20,7 @@ from hpc_es.config.resolved import dump_json
 COMPILED = {"jax", "jaxlib", "gymnax", "brax", "mujoco_playground", "jumanji", "craftax"}
 # imported once JAX is set up
 JAX_NETWORKS = {
-    "algorithms/actor_critic/jax_gradient.py",
+    *(f"algorithms/actor_critic/{name}.py" for name in ("compiled", "jax_gradient")),
     *(f"policies/networks/jax_{name}.py" for name in ("convolutional", "convolutions", "networks")),
 }
 ROOT = Path(hpc_es.__file__).parent
@@ -96,7 +96,7 @@ def test_jax_is_imported_when_a_compiled_task_or_network_is_built() -> None:
         with_jax |= more
     folder = "hpc_es.tasks.jax_episodes"
     networks = {name(file) for file in JAX_NETWORKS}
-    assert with_jax == {f"{folder}.{name}" for name in ("environments", "program", "rollout")} | networks
+    assert with_jax == {f"{folder}.{name}" for name in ("environments", "program", "rollout", "segments")} | networks
 
 
 # The layers from bottom to top: a module imports from its own layer and those below.

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from hpc_es.algorithms.actor_critic.episodes import SamplingActor
+from hpc_es.algorithms.actor_critic.episodes import sampling_actor
 from hpc_es.config.registry import module
 from hpc_es.config.resolved import parse_resolved
 from hpc_es.config.schema import USUAL_CHUNK, Config
@@ -157,7 +157,7 @@ def _actor(source: StoredPolicy, policy: Policy, chunk: Chunk, asked: Evaluation
         return source.bind(policy, chunk.jobs)
     keys = Keys(asked.seed)
     drawing = [keys.generator(Purpose.POLICY_SAMPLING, index=job, block=SAMPLING_BLOCK) for job in chunk.job_numbers]
-    return SamplingActor(policy, source.theta, drawing)
+    return sampling_actor(policy, source.theta, drawing)
 
 
 def seeds(seed: int, episodes: Sequence[int]) -> list[int]:

@@ -24,7 +24,7 @@ from hpc_es.core.policy import Actor, Pure
 from hpc_es.core.population import Population
 from hpc_es.policies.networks import feed_forward as shared
 from hpc_es.policies.networks.compiled_actor import CompiledActor, CompiledCall
-from hpc_es.policies.networks.heads import ActionHead, Head, normalise, require_flat
+from hpc_es.policies.networks.heads import ActionHead, Head, PureHead, normalise, require_flat
 from hpc_es.policies.networks.layers import (
     InPlaceGates,
     LSTMNetwork,
@@ -157,9 +157,14 @@ class LSTM:
         return TensorFlowCall(TensorFlowLSTM(self, self.hidden_dims), self.candidates_per_call)
 
     def pure(self, xp: Any) -> Pure:
+        return self.pure_with(self.head, xp)
+
+    def pure_with(self, head: PureHead, xp: Any) -> Pure:
+        """Return the pure functions with another head, such as one that returns logits."""
+
         def apply(parameters: Any, memory: Any, observations: Any) -> tuple[Any, Any]:
             new_memory, outputs = self.network.step(xp, parameters, memory, observations)
-            return new_memory, self.head.pure(xp, outputs)
+            return new_memory, head.pure(xp, outputs)
 
         return Pure(partial(self.network.parameters, xp), apply, self.network.initial_memory(xp))
 

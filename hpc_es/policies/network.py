@@ -31,7 +31,7 @@ from hpc_es.core.population import Population
 from hpc_es.devices.jax_setup import configured_jax, require_device
 from hpc_es.policies.networks.compiled_actor import CompiledActor, CompiledCall, SharedActor
 from hpc_es.policies.networks.feed_forward import PolicyOptions
-from hpc_es.policies.networks.heads import ActionHead, FirstOutputs, Head
+from hpc_es.policies.networks.heads import ActionHead, FirstOutputs, Head, PureHead
 from hpc_es.policies.networks.network import KEY, Backend, Network
 
 FILE_SUFFIX = ".keras"
@@ -130,6 +130,10 @@ class NetworkPolicy:
         return FirstOutputs(head, self.head.outputs)
 
     def pure(self, xp: Any) -> Pure:
+        return self.pure_with(self.head, xp)
+
+    def pure_with(self, head: PureHead, xp: Any) -> Pure:
+        """Return the pure functions with another head, such as one that returns logits."""
         from hpc_es.policies.networks.jax_convolutions import convolving_in_turn
 
         network_apply = convolving_in_turn(self.network.apply)
@@ -139,7 +143,7 @@ class NetworkPolicy:
 
         def apply(parameters: Any, memory: Any, observation: Any) -> tuple[Any, Any]:
             outputs, after = network_apply(parameters, memory, observation)
-            return after, self.head.pure(xp, outputs[: self.head.outputs].astype(np.float32))
+            return after, head.pure(xp, outputs[: self.head.outputs].astype(np.float32))
 
         return Pure(parameters, apply, self.network.memory())
 

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -31,6 +31,7 @@ from hpc_es.algorithms.actor_critic.episodes import (
     bandit_trajectories,
     concatenated,
     potential_rewards,
+    sampling_actor,
 )
 from hpc_es.algorithms.actor_critic.loss import DifferentiablePolicy, Loss, Weights
 from hpc_es.algorithms.common import optimizers
@@ -58,11 +59,15 @@ from hpc_es.core.data import (
     row_dtype,
     with_columns,
 )
-from hpc_es.core.errors import UserError
+from hpc_es.core.errors import RunError, UserError
 from hpc_es.core.interfaces import Needs, TrajectoryProblem
 from hpc_es.core.keys import Purpose
 from hpc_es.core.policy import Actor, Batch, OnStep, Policy, ReferencePolicy
 from hpc_es.core.population import unperturbed
+from hpc_es.tasks.jax_episodes.task import CompiledEpisodes
+
+if TYPE_CHECKING:
+    from hpc_es.algorithms.actor_critic.compiled import CompiledUpdates
 
 
 @options
@@ -91,14 +96,14 @@ class Options:
 
     kind: Literal["actor_critic"] = option("name of the algorithm", "actor_critic")
     batch_size: Count = option(
-        "episodes per update; with update_every: number of environments per rank, stepped together", 16
+        "episodes per update; with update_every: number of environments, of each rank if updates are asynchronous", 16
     )
     updates: Literal["synchronous", "asynchronous"] = option(
         "synchronous: one batch for all ranks; asynchronous: one batch per rank, applied as it arrives", "synchronous"
     )
     update_every: Count | None = option(
-        "steps per update, after which episodes continue (asynchronous updates only; a restart begins new episodes, "
-        "since checkpoints do not store environments); null: whole episodes",
+        "steps per update, after which episodes continue; null: whole episodes. Unless environments are compiled, "
+        "updates must be asynchronous, and a restart begins new episodes, since checkpoints do not store environments",
         None,
     )
     discount: Probability = option("discount factor gamma", 0.8)
@@ -120,9 +125,6 @@ class Options:
     def problems(self) -> Iterator[tuple[str, str]]:
         """Yield mistakes that involve several options: (key, text)."""
         every = self.update_every
-        if every is not None and self.updates != "asynchronous":
-            text = "environments continue from update to update, so each rank needs its own updates"
-            yield "update_every", f"is {every}, but updates are {self.updates}: {text} (try updates: asynchronous)"
         if every is not None and self.unroll is not None and self.unroll > every:
             text = f"is {self.unroll}, but gradients pass through at most the {every} steps of update_every"
             yield "unroll", f"{text}: leave it out"
@@ -137,17 +139,32 @@ def incompatibilities(options: Options, problem: TrajectoryProblem) -> Iterator[
     if problem.episodes_per_job != 1:
         text = f"is {problem.episodes_per_job}, expected 1: actor_critic uses algorithm.batch_size episodes per update"
         yield "task.episodes_per_job", text
-    if options.update_every is not None and problem.segments is None:
-        text = f"is {options.update_every}, but {problem.name} supports whole episodes only: expected null"
-        if problem.compiled is not None:
-            text += ", or task: {kind: episodes, env_id: 'hpc_es.tasks.bandits:hpc_es/Bandit-v0'}"
-        yield "algorithm.update_every", text
+    yield from _segment_misfits(options, problem)
     yield from _policy_misfits(options, problem)
     if options.unroll is not None and problem.time_limit is not None and options.unroll > problem.time_limit:
         text = (
             f"is {options.unroll}, but an episode has at most {problem.time_limit} steps (try null, the whole episode)"
         )
         yield "algorithm.unroll", text
+
+
+def _segment_misfits(options: Options, problem: TrajectoryProblem) -> Iterator[tuple[str, str]]:
+    every = options.update_every
+    if isinstance(problem.compiled, CompiledEpisodes):
+        if every is None:
+            text = f"is null, but the compiled environment {problem.name} is played in segments"
+            yield "algorithm.update_every", f"{text}: expected a number of steps, such as 32"
+    elif every is not None and problem.segments is not None and options.updates != "asynchronous":
+        text = "environments continue from update to update, so each rank needs its own updates"
+        yield (
+            "algorithm.update_every",
+            f"is {every}, but updates are {options.updates}: {text} (try updates: asynchronous)",
+        )
+    if every is not None and problem.segments is None and not isinstance(problem.compiled, CompiledEpisodes):
+        text = f"is {options.update_every}, but {problem.name} supports whole episodes only: expected null"
+        if problem.compiled is not None:
+            text += ", or task: {kind: episodes, env_id: 'hpc_es.tasks.bandits:hpc_es/Bandit-v0'}"
+        yield "algorithm.update_every", text
 
 
 def _policy_misfits(options: Options, problem: TrajectoryProblem) -> Iterator[tuple[str, str]]:
@@ -163,6 +180,9 @@ def _policy_misfits(options: Options, problem: TrajectoryProblem) -> Iterator[tu
         yield "policy", f"{text} 'lstm', 'mlp', 'cnn' or 'network'"
     elif not network.is_recurrent and options.unroll is not None:
         yield "algorithm.unroll", f"is {options.unroll}, but the policy has no memory: leave it out"
+    elif isinstance(problem.compiled, CompiledEpisodes) and not hasattr(network, "value_network"):
+        text = f"is {type(policy).__name__}, whose gradient TensorFlow computes, but the environment is compiled by JAX"
+        yield "policy.kind", f"{text}: expected 'cnn' or 'network'"
     elif isinstance(problem.compiled, BanditSetting) and not hasattr(network, "bandits"):
         text = "is not one of those that play bandits in a compiled graph: expected the kind 'lstm' or 'mlp', or"
         yield "policy.kind", f"{text} task: {{kind: episodes, env_id: 'hpc_es.tasks.bandits:hpc_es/Bandit-v0'}}"
@@ -183,6 +203,7 @@ EPISODES = "episodes"  # shared array: number of episodes so far
 TIMESTEPS = "timesteps"  # shared array: number of timesteps so far
 SAMPLE = "sample/"  # prefix of the names of TRAJECTORIES among a chunk's arrays
 TRAJECTORIES = ("inputs", "actions", "rewards", "lives", "cuts")  # fields of `episodes.Trajectories`
+LANES = "lanes"  # shared array, and a chunk's part of it
 SUMS = "sums"  # among a chunk's arrays: sums of policy loss, value loss and entropy, float64[3]
 
 
@@ -198,6 +219,7 @@ class ActorCritic(Strategy[None]):
         value: float32[value_size]; weights of the value function, and its bias; empty if the policy's network has both
         episodes: int64[], if update_every is set; number of episodes that have ended so far
         timesteps: int64[], if entropy.timesteps is set; number of timesteps so far
+        lanes: uint8[batch_size, bytes], if updates of a compiled environment are synchronous; its episodes
     State, master:
         those of `hpc_es.algorithms.common.optimizers.initial_slots`
     """
@@ -220,7 +242,8 @@ class ActorCritic(Strategy[None]):
         theta = self.policy.initial(self.keys.generator(Purpose.INITIAL_PARAMETERS))
         value = self._network.initial_value(self.keys.generator(Purpose.INITIAL_PARAMETERS, index=1))
         slots = optimizers.initial_slots(self.options.optimizer, len(theta) + len(value))
-        return State(0, {"theta": theta, "value": value, **self._counts(0, 0)}, slots)
+        lanes = {LANES: self._updates.no_lanes(self.options.batch_size)} if self._stores_lanes else {}
+        return State(0, {"theta": theta, "value": value, **self._counts(0, 0), **lanes}, slots)
 
     def _counts(self, episodes: int, timesteps: int) -> Arrays:
         counts = {}
@@ -246,6 +269,8 @@ class ActorCritic(Strategy[None]):
 
     def evaluate(self, state: State, chunk: Chunk, poll: Poll) -> Outcome:
         """Play the episodes of a chunk; for training, also compute the gradient of the sum of their losses."""
+        if chunk.purpose == "train" and isinstance(self.problem.compiled, CompiledEpisodes):
+            return self._train_compiled(self.problem.compiled, state, chunk, poll)
         if chunk.purpose == "train" and self.options.update_every is not None:
             return self._train_segments(self.options.update_every, state, chunk, poll)
         if chunk.purpose != "train":
@@ -308,15 +333,65 @@ class ActorCritic(Strategy[None]):
         arrays |= _last_image(recorded, chunk)
         return replace(outcome, arrays=arrays)
 
+    def _train_compiled(self, episodes: CompiledEpisodes, state: State, chunk: Chunk, poll: Poll) -> Outcome:
+        """Continue the episodes of a compiled environment and differentiate these steps, in one call."""
+        start = time.perf_counter()
+        lanes = self._lanes(state, chunk)
+        keys = self._random_numbers(
+            Purpose.POLICY_SAMPLING,
+            state,
+            chunk,
+            lambda rng: rng.integers(2**32, size=(JOBS_PER_GENERATOR, 2), dtype=np.uint32),
+        )
+        update = self._updates.run(self._weights(state), lanes, self._seeds(state, chunk)[:, 0], keys, poll)
+        rows, failures = update.rows_of(self.problem.columns)
+        if failures and episodes.task.options.on_failed_episode == "abort":
+            raise RunError(f"an episode failed and task.on_failed_episode is abort: {failures[0].text}")
+        arrays: dict[str, Array] = {optimizers.GRADIENT: update.gradient, SUMS: update.sums}
+        if self._stores_lanes:
+            arrays[LANES] = update.lanes
+        else:
+            self._rank_lanes[LANES] = update.lanes
+        if update.recorded is not None:
+            arrays |= self._sample(update.recorded, update.memory)
+        seconds = {"environment": time.perf_counter() - start, "policy": 0.0, "policy_calls": 1.0}
+        return Outcome(rows, arrays, seconds, failures)
+
+    @cached_property
+    def _updates(self) -> CompiledUpdates:
+        from hpc_es.algorithms.actor_critic.compiled import CompiledUpdates
+
+        network: Any = self._network  # a `JaxPolicy`, see `incompatibilities`
+        episodes, steps = self.problem.compiled, self.options.update_every
+        assert isinstance(episodes, CompiledEpisodes) and steps is not None
+        return CompiledUpdates(episodes.segments(), network.value_network, self._loss, steps, self.keeps_samples)
+
+    @property
+    def _stores_lanes(self) -> bool:
+        """Whether the state has the episodes, so that any rank can continue them."""
+        return isinstance(self.problem.compiled, CompiledEpisodes) and self.options.updates == "synchronous"
+
+    @cached_property
+    def _rank_lanes(self) -> dict[str, Array]:
+        """The episodes of this rank, for asynchronous updates."""
+        return {LANES: self._updates.no_lanes(self.options.batch_size)}
+
+    def _lanes(self, state: State, chunk: Chunk) -> Array:
+        lanes = state.shared[LANES] if self._stores_lanes else self._rank_lanes[LANES]
+        return lanes[chunk.first_job : chunk.first_job + chunk.jobs]
+
     @cached_property
     def _segment_player(self) -> SegmentPlayer:
         assert self.problem.segments
         return SegmentPlayer(self.problem.segments(), self._network.memory(self.options.batch_size))
 
     def _evaluation_actor(self, state: State, chunk: Chunk) -> Actor:
+        compiled = self.problem.compiled
+        policy: Any = compiled.acting if isinstance(compiled, CompiledEpisodes) else self.policy
         if self.options.evaluation_actions == "greedy":
-            return self.policy.bind(unperturbed(self.policy.layout, state.theta, chunk.jobs), None)
-        return SamplingActor(self.policy, state.theta, self._uniforms(state, chunk))
+            actor: Actor = policy.bind(unperturbed(policy.layout, state.theta, chunk.jobs), None)
+            return actor
+        return sampling_actor(policy, state.theta, self._uniforms(state, chunk))
 
     def _gradient(
         self, state: State, recorded: Trajectories, memory: Sequence[Array] | None = None
@@ -396,6 +471,8 @@ class ActorCritic(Strategy[None]):
             int(state.shared.get(EPISODES, 0)) + len(finished_episodes(results.rows)),
             int(state.shared.get(TIMESTEPS, 0)) + int(results.rows["length"].sum()),
         )
+        if self._stores_lanes:
+            counts = {**counts, LANES: np.concatenate([arrays[LANES] for arrays in results.chunk_arrays])}
         if not steps:
             return State(state.generation + 1, {**state.shared, **counts}, state.master), {}
         gradients = [

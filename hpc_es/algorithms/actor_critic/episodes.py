@@ -91,6 +91,17 @@ class SamplingActor:
         actor.remember(memory)
 
 
+def sampling_actor(policy: Policy, theta: Float32, generators: Sequence[np.random.Generator]) -> Actor:
+    """Return the actor that samples actions, for evaluations; theta is float32[params].
+
+    That of a compiled task samples them itself.
+    """
+    if hasattr(policy, "bind_sampling"):
+        actor: Actor = policy.bind_sampling(theta, generators)
+        return actor
+    return SamplingActor(policy, theta, generators)
+
+
 @dataclass(frozen=True)
 class Trajectories:
     """The steps of the jobs of a chunk, 0 after the end of an episode."""

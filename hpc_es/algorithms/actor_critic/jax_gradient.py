@@ -98,7 +98,7 @@ class JaxPolicy:
     """A policy whose network JAX differentiates; each shape of trajectories is compiled on its first use."""
 
     def __init__(self, network: ValueNetwork) -> None:
-        self.network = network
+        self.value_network = network
         self.value_size = network.value_size
         self._leaves, self._tree = jax.tree.flatten(network.memory())
         self.is_recurrent = bool(self._leaves)
@@ -106,7 +106,7 @@ class JaxPolicy:
 
     def initial_value(self, rng: np.random.Generator) -> Float32:
         """Return the initial parameters of the value function, float32[value_size]."""
-        return self.network.initial_value(rng)
+        return self.value_network.initial_value(rng)
 
     def memory(self, rows: int) -> list[Array]:
         """Return the leaves of the memory at the start of an episode, [rows, *shape]."""
@@ -116,7 +116,7 @@ class JaxPolicy:
         self, loss: Loss, weights: Weights, recorded: Trajectories, memory: Sequence[Array] | None = None
     ) -> tuple[Float32, Float64]:
         if loss not in self._compiled:
-            self._compiled[loss] = jax.jit(partial(loss_gradient, self.network, loss))
+            self._compiled[loss] = jax.jit(partial(loss_gradient, self.value_network, loss))
         leaves = self.memory(recorded.actions.shape[1]) if memory is None else memory
         tree = jax.tree.unflatten(self._tree, list(leaves))
         gradient, sums = self._compiled[loss](*weights, tree, *recorded.arrays())

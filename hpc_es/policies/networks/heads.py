@@ -37,6 +37,21 @@ class ActionHead(Protocol):
         ...
 
 
+class PureHead(Protocol):
+    """Turns the outputs of one row into an action, in compiled code."""
+
+    def pure(self, xp: ModuleType, outputs: Tensor) -> Tensor:
+        """Return the action of one row, from [outputs], over an array namespace such as `jax.numpy`."""
+        ...
+
+
+class Logits:
+    """A head whose action are the outputs themselves, from which the caller samples."""
+
+    def pure(self, xp: ModuleType, outputs: Tensor) -> Tensor:
+        return outputs
+
+
 @dataclass(frozen=True)
 class Head:
     """Deterministic actions: outputs within the bounds of a Box, the largest logit for Discrete and MultiDiscrete.

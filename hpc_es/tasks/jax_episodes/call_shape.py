@@ -18,6 +18,7 @@ class CallShape:
     limit: int  # time limit of an episode in steps
     normalised: bool  # whether observations are normalised and their sums computed
     noisy: bool  # whether actions may get noise
+    sampled: bool = False  # whether actions are drawn from the policy's probabilities
 
     @property
     def plays(self) -> int:

@@ -26,8 +26,9 @@ from hpc_es.core.data import (
     row_dtype,
 )
 from hpc_es.core.errors import ConfigError, Failure, failure_from_text
-from hpc_es.core.policy import Batch, PurePolicy
+from hpc_es.core.policy import Batch, Pure, PurePolicy
 from hpc_es.devices.jax_setup import in_thread
+from hpc_es.policies.networks.heads import Logits
 from hpc_es.tasks.jax_episodes.call_shape import NAN_OBSERVATION, CallShape
 from hpc_es.tasks.jax_episodes.environments import Traced
 from hpc_es.tasks.jax_episodes.rollout import CallInputs, Carry, ObservationTotals, PlayResults, initial_carry, segment
@@ -38,7 +39,9 @@ class CompiledCall:
     """The compiled call of an environment, a policy and a shape. `run` compiles it unless `compile` has."""
 
     def __init__(self, env: Traced, policy: PurePolicy, form: CallShape) -> None:
-        self.form, self._env, self._pure = form, env, policy.pure(jnp)
+        self.form, self._env = form, env
+        any_policy: Any = policy
+        self._pure: Pure = any_policy.pure_with(Logits(), jnp) if form.sampled else policy.pure(jnp)
         theta = jax.ShapeDtypeStruct((form.params,), np.float32)
         self._parameters = jax.eval_shape(self._pure.parameters, theta)
         self._segment = jax.jit(partial(segment, env, self._pure, form), donate_argnums=0)
@@ -99,16 +102,27 @@ LOW_BITS = 2**32 - 1
 
 
 def inputs_of(
-    form: CallShape, theta: Float32, normaliser: Normaliser | None, batch: Batch, jobs: range, reward_offset: float
+    form: CallShape,
+    theta: Float32,
+    normaliser: Normaliser | None,
+    batch: Batch,
+    jobs: range,
+    reward_offset: float,
+    generators: Sequence[np.random.Generator] = (),
 ) -> CallInputs:
-    """Return the padded inputs of a call for some jobs of a batch; `theta` is float32[jobs of the batch, params]."""
+    """Return the padded inputs of a call for some jobs of a batch.
+
+    `theta` is float32[jobs of the batch, params]; `generators` are those of the jobs' actions, if they are sampled.
+    """
     seeds = batch.seeds[jobs.start : jobs.stop].ravel()
     keys = np.stack([seeds >> 32, seeds & LOW_BITS], axis=1)  # those of jax.random.key(seed)
     is_noisy = form.noisy and batch.training
+    drawing = [generators[job] for job in jobs] if form.sampled else []
+    drawing += [batch.action_noise(job) for job in jobs] if is_noisy else []
     return CallInputs(
         theta=padded(theta[jobs.start : jobs.stop], form.jobs, np.float32),
         keys=padded(keys, form.plays, np.uint32),
-        noise_keys=padded(noise_keys(form, batch, jobs if is_noisy else range(0)), form.plays, np.uint32),
+        noise_keys=padded(noise_keys(form, drawing), form.plays, np.uint32),
         count=np.int32(len(seeds)),
         reward_offset=np.float32(reward_offset if batch.training else 0.0),
         noise_std=np.float32(batch.action_noise_std if is_noisy else 0.0),
@@ -116,9 +130,9 @@ def inputs_of(
     )
 
 
-def noise_keys(form: CallShape, batch: Batch, jobs: range) -> Array:
-    """Return the keys of action noise, uint32[plays, 2], drawn from each job's generator."""
-    drawn = [batch.action_noise(job).integers(2**32, size=(form.episodes, 2), dtype=np.uint32) for job in jobs]
+def noise_keys(form: CallShape, generators: Sequence[np.random.Generator]) -> Array:
+    """Return the keys of actions, uint32[plays, 2], drawn from each job's generator."""
+    drawn = [generator.integers(2**32, size=(form.episodes, 2), dtype=np.uint32) for generator in generators]
     return np.concatenate(drawn) if drawn else np.zeros((0, 2), np.uint32)
 
 

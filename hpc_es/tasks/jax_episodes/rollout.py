@@ -75,7 +75,7 @@ class CallInputs(NamedTuple):
 
     theta: JaxArray  # float32[jobs, params]
     keys: JaxArray  # uint32[plays, 2], of the environment
-    noise_keys: JaxArray  # uint32[plays, 2], of the actions
+    noise_keys: JaxArray  # uint32[plays, 2], of the actions: their noise, or their draws
     count: JaxArray  # int32: number of plays; the others are padding
     reward_offset: JaxArray  # float32
     noise_std: JaxArray  # float32
@@ -168,8 +168,10 @@ def step_lane(env: Traced, pure: Pure, form: CallShape, lane: Lane, inputs: Call
     before, live, t = lane.results, ~lane.done, lane.results.length
     observation = before.observation
     inner = normalised(jnp, observation, inputs.normaliser) if form.normalised else observation
-    memory, action = pure.apply(lane.parameters, lane.memory, inner)
-    if form.noisy:
+    memory, action = pure.apply(lane.parameters, lane.memory, inner)  # the logits, if actions are sampled
+    if form.sampled:
+        action = sampled(action, step_key(lane.noise_key, t)) + env.spaces.actions.start  # type: ignore[union-attr]
+    elif form.noisy:
         action = noisy(env.spaces.actions, action, inputs.noise_std, step_key(lane.noise_key, t))
     elif not isinstance(env.spaces.actions, Box):
         action = action.astype(jnp.int32)
@@ -192,6 +194,11 @@ def step_lane(env: Traced, pure: Pure, form: CallShape, lane: Lane, inputs: Call
 def step_key(key: JaxArray, step: JaxArray) -> JaxArray:
     """Return the key of a step, a function of the play's key uint32[2] and the step's number."""
     return jax.random.fold_in(jax.random.wrap_key_data(key, impl=KEY), step)
+
+
+def sampled(logits: JaxArray, key: JaxArray) -> JaxArray:
+    """Return an action, int32[], drawn from the softmax of logits [actions]."""
+    return jax.random.categorical(key, logits).astype(jnp.int32)
 
 
 def noisy(space: Actions, action: JaxArray, std: JaxArray, key: JaxArray) -> JaxArray:

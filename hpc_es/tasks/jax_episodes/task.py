@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import io
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -23,16 +23,22 @@ from hpc_es.core.errors import ConfigError, RunError, UserError
 from hpc_es.core.interfaces import Offers, RunContext, Searched
 from hpc_es.core.keys import Keys
 from hpc_es.core.policy import Batch, Policy, PurePolicy, ReferencePolicy
-from hpc_es.core.population import Layout, Population
+from hpc_es.core.population import Layout, Population, unperturbed
 from hpc_es.core.quiet import quiet_stderr
 from hpc_es.devices import jax_setup
 from hpc_es.devices.jax_setup import configured_jax, require_device
 from hpc_es.devices.placement import Kind
 from hpc_es.tasks.jax_episodes.call_shape import CallShape
-from hpc_es.tasks.problems import ObservationNormalization, PolicyProblem
+from hpc_es.tasks.problems import (
+    ObservationNormalization,
+    PolicyProblem,
+    PolicyTrajectories,
+    refuse_normalization,
+)
 
 if TYPE_CHECKING:
     from hpc_es.tasks.jax_episodes.program import CompiledCall
+    from hpc_es.tasks.jax_episodes.segments import CompiledSegments
 
 
 @dataclass(frozen=True)
@@ -42,6 +48,7 @@ class BoundPolicy:
     policy: PurePolicy
     parameters: Population
     normaliser: Normaliser | None
+    generators: Sequence[np.random.Generator] = ()  # of each job's actions, if they are sampled; (): greedy actions
 
 
 @dataclass(frozen=True)
@@ -67,6 +74,24 @@ class CompiledPolicy:
     def bind(self, parameters: Population, normaliser: Normaliser | None) -> BoundPolicy:
         """Return the arguments of a compiled call."""
         return BoundPolicy(self.policy, parameters, normaliser)
+
+    def bind_sampling(self, theta: Float32, generators: Sequence[np.random.Generator]) -> BoundPolicy:
+        """Return the arguments of a call whose jobs all have theta, float32[params], and sample actions."""
+        return BoundPolicy(self.policy, unperturbed(self.layout, theta, len(generators)), None, generators)
+
+
+@dataclass(frozen=True)
+class CompiledEpisodes:
+    """The functions with which an algorithm plays and differentiates segments of episodes in one compiled call."""
+
+    task: JaxEpisodes
+    acting: CompiledPolicy  # in place of the policy, in evaluations
+
+    def segments(self) -> CompiledSegments:
+        """Return the functions that play segments; set up JAX before."""
+        from hpc_es.tasks.jax_episodes.segments import CompiledSegments
+
+        return CompiledSegments(self.task.traced, self.task.time_limit, self.task.options.reward_offset)
 
 
 class CompiledTask(Protocol):
@@ -123,7 +148,36 @@ class CompiledProblem(PolicyProblem):
         return self._compiled_task.environment_info()
 
 
-OFFERS = Offers(problems=("vectors",), policy=True, compiled=True)
+class CompiledTrajectories(PolicyTrajectories):
+    """Training segments and evaluations of a policy in compiled calls."""
+
+    def __init__(self, task: JaxEpisodes, policy: Policy) -> None:
+        o, acting = task.options, task.compiled(policy)
+        refuse_normalization(o.observation_normalization)
+        if o.behaviour is not None:
+            text = "describes episodes for novelty search, which algorithms that differentiate trajectories do not use"
+            raise ConfigError([("task.behaviour", f"{text}: leave it out")])
+        any_task: Any = task  # it takes the policy's BoundPolicy, which is not an Actor
+        super().__init__(any_task, policy, task.time_limit, compiled=CompiledEpisodes(task, acting))
+        self.chunk_size = o.jobs_per_call
+        self._compiled_task, self._acting = task, acting
+
+    def check(self) -> None:
+        """Trace a call without compiling it; ConfigError if that fails."""
+        self._compiled_task.program(self._acting.policy, False).trace()
+
+    def open(self, run: RunContext) -> None:
+        """Use the compilation cache of the run; calls are compiled on their first use."""
+        self._compiled_task.require_device()
+        if self._compiled_task.options.compilation_cache:
+            jax_setup.use_cache(run.call_on_rank_0(lambda: jax_setup.prepare_cache(run.directory)))
+
+    def environment_info(self) -> Mapping[str, Any]:
+        """Return the device, the lanes and XLA's flags."""
+        return self._compiled_task.environment_info()
+
+
+OFFERS = Offers(problems=("vectors", "trajectories"), policy=True, compiled=True)
 LIBRARIES = ("gymnax", "brax", "playground", "jumanji", "craftax")
 
 
@@ -196,8 +250,8 @@ class JaxEpisodes:
         self.episodes_per_job = options.episodes_per_job
         with quiet_stderr(), contextlib.redirect_stdout(io.StringIO()):  # hide the output of imported libraries
             environment = make(options.env_id, options.env_kwargs, options.flatten_observations)
-        self._env = traced(environment, options.env_id)
-        self.spaces = self._env.spaces
+        self.traced = traced(environment, options.env_id)
+        self.spaces = self.traced.spaces
         limit = options.max_episode_steps or environment.limit
         if limit is None:
             text = f"is null, but {options.env_id} has no time limit: expected a number of steps"
@@ -215,9 +269,11 @@ class JaxEpisodes:
         return () if self.behaviour_indices is None else (behaviour(len(self.behaviour_indices)),)
 
     def problem(self, searched: Searched, policy: Policy | None, keys: Keys, unit: int) -> Any:
-        """Return the problem of the policy's parameters as a vector."""
-        assert policy is not None and searched == "vectors"
-        return CompiledProblem(self, self.compiled(policy), keys)
+        """Return the problem of the policy's parameters as a vector, or of its trajectories."""
+        assert policy is not None
+        if searched == "vectors":
+            return CompiledProblem(self, self.compiled(policy), keys)
+        return CompiledTrajectories(self, policy)
 
     def compiled(self, policy: Policy) -> CompiledPolicy:
         """Return the policy for this task; ConfigError if it cannot be compiled."""
@@ -234,17 +290,16 @@ class JaxEpisodes:
         if self.options.compilation_cache:
             jax_setup.use_cache(jax_setup.existing_cache(checkpoint))
 
-    def program(self, policy: PurePolicy, is_normalised: bool) -> CompiledCall:
-        """Return the call of a policy, which is compiled on its first use."""
+    def program(self, policy: PurePolicy, is_normalised: bool, samples: bool = False) -> CompiledCall:
+        """Return the call of a policy, which is compiled on its first use; `samples`: whether it samples actions."""
         from hpc_es.tasks.jax_episodes.program import CompiledCall
 
         o = self.options
         is_noisy = bool(policy.action_noise_std) and isinstance(self.spaces.actions, Box)
-        form = CallShape(
-            o.lanes, o.jobs_per_call, o.episodes_per_job, policy.layout.size, self.time_limit, is_normalised, is_noisy
-        )
+        sizes = o.lanes, o.jobs_per_call, o.episodes_per_job, policy.layout.size
+        form = CallShape(*sizes, self.time_limit, is_normalised, is_noisy, samples)
         if (policy, form) not in self._programs:
-            self._programs[policy, form] = CompiledCall(self._env, policy, form)
+            self._programs[policy, form] = CompiledCall(self.traced, policy, form)
         return self._programs[policy, form]
 
     def require_device(self) -> None:
@@ -259,13 +314,14 @@ class JaxEpisodes:
         self.require_device()
         since = time.perf_counter()
         normaliser: Normaliser | None = actor.normaliser
-        program = self.program(actor.policy, normaliser is not None)
+        program = self.program(actor.policy, normaliser is not None, bool(actor.generators))
         theta = np.asarray(actor.parameters.stacked(), np.float32)
         chunk = ChunkResults(program.form, batch, self.spaces.observations, self.behaviour_indices)
         size, steps = program.form.jobs, 0
         for start in range(0, len(theta), size):
             jobs = range(start, min(start + size, len(theta)))
-            inputs = inputs_of(program.form, theta, normaliser, batch, jobs, self.options.reward_offset)
+            offset = self.options.reward_offset
+            inputs = inputs_of(program.form, theta, normaliser, batch, jobs, offset, actor.generators)
             results, call_steps = program.run(inputs, self.options.segment_steps, poll)
             chunk.add(results, jobs)
             steps += call_steps
