@@ -71,7 +71,7 @@ def constant(*biases: float) -> Any:
 def plainly(created: tuple[JaxEpisodes, Any], theta: Any, seed: int) -> tuple[float, int, list[Any]]:
     """Return, length and observations of an episode, stepped one by one, with sums in float64."""
     task, policy = created
-    env = task._env.inner
+    env = task.traced.inner
     pure = policy.pure(np)
     parameters, memory = pure.parameters(theta), pure.memory
     reset, step = jax.jit(env.reset), jax.jit(env.step)

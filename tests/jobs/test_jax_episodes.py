@@ -120,7 +120,7 @@ def test_loaded_policy_acts_as_the_compiled_one(reference: Path) -> None:
     created = parts((("hidden_dims", (4,)),), max_episode_steps=1)
     source = policy.source
     result = played(created, source.theta[np.newaxis], [7], source.normaliser).rows["return_"][0]
-    _, first = created[0]._env.reset(_reset_key(7))
+    _, first = created[0].traced.reset(_reset_key(7))
     assert policy(np.asarray(first)) == pytest.approx(result, abs=1e-5)
 
 
