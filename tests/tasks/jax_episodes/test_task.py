@@ -85,15 +85,6 @@ def test_options_of_gymnasium_are_refused(key: str) -> None:
         config(**{key: 1})
 
 
-def test_algorithms_that_need_trajectories_are_refused() -> None:
-    options = {"task": {"kind": "jax_episodes", "env_id": WALK}, "algorithm": {"kind": "actor_critic"}}
-    from hpc_es.training.compatibility import search_mismatches
-
-    ((key, text),) = search_mismatches(validate({**options, "policy": {"kind": "lstm"}}))
-    assert key == "task.kind"
-    assert "searches trajectories: expected 'bandits' or 'episodes'" in text
-
-
 def test_missing_jax_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     options = config()
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "jax" else object())
