@@ -267,7 +267,7 @@ def use_cache(folder: str) -> None:
 
     if not folder or os.environ.get("JAX_COMPILATION_CACHE_DIR"):
         return
-    subfolder = Path(folder) / machine.processor_fingerprint()
+    subfolder = Path(folder).absolute() / machine.processor_fingerprint()
     subfolder.mkdir(mode=PRIVATE, exist_ok=True)
     jax.config.update("jax_compilation_cache_dir", str(subfolder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
