@@ -221,9 +221,9 @@ def test_invalid_arguments_of_strategy_are_refused() -> None:
     assert "populaton_size" in text
     with pytest.raises(ConfigError, match="expected a vector of numbers, found an array of shape \\(2, 1\\)"):
         hpc_es.Strategy("es", x0=[[1.0], [2.0]], sigma0=0.1)
-    with pytest.raises(ConfigError, match="expected x0 or region, found neither"):
+    with pytest.raises(ConfigError, match="expected x0, region or parameters, found neither"):
         hpc_es.Strategy("es")
-    with pytest.raises(ConfigError, match="expected x0 or region, found both"):
+    with pytest.raises(ConfigError, match="expected x0, region or parameters, found both"):
         hpc_es.Strategy("es", x0=[1.0], region=([0.0], 1.0))
     with pytest.raises(ConfigError, match=r"region: expected a vector of numbers, found an array of shape \(\)"):
         hpc_es.Strategy("es", region=(-4.0, 4.0))

@@ -406,6 +406,7 @@ def test_port_in_use_is_refused(server: WatchServer) -> None:
 def test_watch_shows_the_runs_until_it_is_interrupted(tmp_path: Path, options: tuple[str, ...]) -> None:
     status(make(tmp_path / "night", [1, 2]), "finished")
     command = [sys.executable, "-m", "hpc_es", "watch", str(tmp_path), "--interval", "1", *options]
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell would ignore it
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout and process.stderr
         limit = threading.Timer(60, process.kill)
