@@ -43,9 +43,14 @@ class UlfmFaultTolerance:
 
     def is_rank_loss(self, error: Exception) -> bool:
         """Return whether MPI reports that a rank died, or that another rank has noticed a death."""
-        mpi = self.comms.mpi
-        kinds = (mpi.ERR_PROC_FAILED, mpi.ERR_PROC_FAILED_PENDING, mpi.ERR_REVOKED)
-        return isinstance(error, mpi.Exception) and error.Get_error_class() in kinds
+        mpi, ranks = self.comms.mpi, self.comms.collectives
+        if not isinstance(error, mpi.Exception):
+            return False
+        kind = error.Get_error_class()
+        if kind in (mpi.ERR_PROC_FAILED, mpi.ERR_PROC_FAILED_PENDING, mpi.ERR_REVOKED):
+            return True
+        # Open MPI reports this if a rank dies while a nonblocking collective starts.
+        return bool(kind == mpi.ERR_OTHER and (ranks.Is_revoked() or ranks.Get_failed().size))
 
     def regroup(self, is_done: bool, can_continue: bool) -> Regroup:
         """Agree by ULFM, and shrink the communicators to the surviving ranks."""

@@ -40,7 +40,8 @@ def test_job_is_requeued_at_its_time_limit(
 ) -> None:
     run = shared / "run"
     generations = ("stop.generations=30",)
-    batch = train(cluster, run, "--time=1", "--signal=B:USR1@50", overrides=generations)
+    # SLURM may send the signal a minute early; in the first second it would meet a Python without handlers
+    batch = train(cluster, run, "--time=2", "--signal=B:USR1@50", overrides=generations)
     batch.says("interrupted by a signal")
     carries_on(batch, run, unevaluated)
     assert "DUE TO TIME LIMIT" not in batch.text()
