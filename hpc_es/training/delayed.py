@@ -41,12 +41,7 @@ class OpenGeneration:
     headers: npt.NDArray[np.void]  # HEADER[ranks]
     missing: int = 0  # chunks of the current round without an outcome
     outcomes: dict[int, Outcome] = field(default_factory=dict)  # by chunk index
-    sent: dict[tuple[int, bool], bool] = field(default_factory=dict)  # ranks that have its state, of jobs or evaluation
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether all rounds were evaluated."""
-        return not self.missing
+    sent: set[tuple[int, bool]] = field(default_factory=set)  # workers that have its state: of jobs, or of evaluations
 
 
 Key = tuple[int, int]  # number of a generation and index of a chunk
@@ -63,6 +58,7 @@ class DelayedPhase:
         self._queue: deque[Key] = deque()
         self._chunks: dict[Key, Chunk] = {}
         self._tasks: dict[int, int] = {}  # number of tasks that each worker has
+        self._has_new_chunks = False  # which may be for workers whose outcomes arrived earlier
         self._is_ending = False
 
     # Rank 0.
@@ -113,12 +109,11 @@ class DelayedPhase:
             self._next_round(self._open[number])
 
     def _next_round(self, opened: OpenGeneration) -> None:
-        chunks = opened.generation.next_chunks()
+        chunks = {(chunk.generation, chunk.index): chunk for chunk in opened.generation.next_chunks()}
         opened.missing = len(chunks)
-        for chunk in chunks:
-            key = chunk.generation, chunk.index
-            self._chunks[key] = chunk
-            self._queue.append(key)
+        self._chunks |= chunks
+        self._queue = deque(sorted([*self._queue, *chunks]))  # a later round of an older generation comes first
+        self._has_new_chunks |= bool(chunks)
 
     def _evaluate_until_complete(self, number: int) -> None:
         """Hand out chunks and collect outcomes until this generation, the oldest one, is complete.
@@ -128,12 +123,12 @@ class DelayedPhase:
         """
         opened = self._open[number]
         youngest = number + self._line.delay if self._tasks else math.inf
-        while not opened.is_complete:
+        while opened.missing:
             self._work.poll()
             self._serve()
             if 0 in self._work.evaluators and self._queue and self._queue[0][0] < youngest:
                 self._evaluate_here(self._queue.popleft())
-            elif not opened.is_complete:
+            elif opened.missing:
                 self._world.wait_until(lambda: bool(self._work.arrived))
 
     def _evaluate_here(self, key: Key) -> None:
@@ -157,7 +152,8 @@ class DelayedPhase:
         return opened.generation
 
     def _serve(self) -> None:
-        """Collect the outcomes that have arrived, and hand out chunks."""
+        """Collect the outcomes that have arrived, and hand out chunks: first to workers without any, then ahead."""
+        workers: list[int] = []
         while self._work.arrived:
             worker, words = self._work.arrived.popleft()
             self._tasks[worker] -= 1
@@ -165,27 +161,25 @@ class DelayedPhase:
             if FAILURES in message:
                 self._reports.write([message.pop(FAILURES)])
             self._collect(*_unpacked(worker, message, self._parts))
-        for worker in sorted(self._tasks, key=lambda rank: self._tasks[rank]):
-            self._hand_out(worker)
-
-    def _hand_out(self, worker: int) -> None:
-        """Give a worker its next chunk if it is free, or one ahead of time if there are enough chunks for all ranks."""
-        while self._queue:
-            is_free, is_plenty = not self._tasks[worker], len(self._queue) >= len(self._work.evaluators)
-            if not is_free and (self._tasks[worker] >= TASKS_AHEAD or not is_plenty):
-                return
-            self._send(worker, self._queue.popleft())
-            self._tasks[worker] += 1
+            workers.append(worker)
+        if self._has_new_chunks:
+            workers, self._has_new_chunks = list(self._tasks), False
+        for tasks in range(TASKS_AHEAD):
+            for worker in workers:
+                is_plenty = len(self._queue) >= (len(self._work.evaluators) if tasks else 1)
+                if self._tasks[worker] == tasks and is_plenty:
+                    self._send(worker, self._queue.popleft())
 
     def _send(self, worker: int, key: Key) -> None:
         chunk, opened = self._chunks.pop(key), self._open[key[0]]
         is_evaluation = chunk.purpose == "evaluate"
         message: dict[str, Array] = {"chunk": _numbers(chunk)}
-        if not opened.sent.get((worker, is_evaluation)):
-            opened.sent[worker, is_evaluation] = True
+        if (worker, is_evaluation) not in opened.sent:
+            opened.sent.add((worker, is_evaluation))
             state = opened.measured if is_evaluation else opened.generation.state
             message |= {SHARED + name: array for name, array in state.shared.items()}
         self._world.send(worker, TASK, to_words(encode(message)))
+        self._tasks[worker] += 1
 
     def _collect(self, key: Key, rank: int, outcome: Outcome, header: npt.NDArray[np.void]) -> None:
         """Keep an outcome; after the last one of a round, begin the next round."""
