@@ -1,25 +1,36 @@
 """Executors evaluate a generation: in this process (`SerialExecutor`) or on all ranks of a job (`MpiExecutor`).
 
 Both run the same steps (`Executor.run`) and differ in how rows and blocks are collected. Each rank sends its timings in
-a header in front of its rows.
+a header in front of its rows. `Rank0Alone` chooses between both in the jobs of cheap functions.
 """
 
 from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from statistics import median
 
 import numpy as np
 import numpy.typing as npt
 
-from hpc_es.core.data import Array, Arrays, Chunk, Outcome, Poll, Results, Rows
+from hpc_es.config.schema import Config
+from hpc_es.core.data import Array, Arrays, Chunk, Outcome, Poll, Results, Rows, State
 from hpc_es.mpi.scheduler import Work
 from hpc_es.mpi.world import World, decode, encode
+from hpc_es.training.build import Parts
+from hpc_es.training.chunking import SHARED_SECONDS, CutPlan
 from hpc_es.training.collective import FailureReports
-from hpc_es.training.generation import HEADER, TIMES, Evaluated, Gathered, Generation
+from hpc_es.training.generation import HEADER, TIMES, Evaluated, Gathered, Generation, MetricsRow
 
 SUMMED = ("policy_calls", *TIMES, "chunks", "arrays", "mixed", "evaluating")  # over the rounds of a generation
+
+ALONE_SECONDS = 0.25  # that rank 0 runs generations alone before the next one on all ranks
+LONGEST_SECONDS = 0.05  # longest generation on all ranks for which messages matter
+COMPARED = 5  # recent generations on all ranks, and alone, whose median times are compared
+TRIAL_BACKOFF = 10  # factor between the intervals of trials, after one that was slower
 
 
 class RankClock:
@@ -361,6 +372,72 @@ class OutcomeCache:
         own = [chunk for chunk in chunks if self._owners.get(chunk.index) == self._world.rank]
         remaining = [chunk for chunk in chunks if chunk.index not in self._owners]
         return {chunk.index: self._outcomes[chunk.generation, chunk.index] for chunk in own}, remaining
+
+
+class Rank0Alone:
+    """Runs generations on rank 0 alone when their messages cost more time than the other ranks save.
+
+    For cheap functions with few parameters rank 0 tries whether it is faster alone, and if so runs generations alone
+    for ALONE_SECONDS at a time, while the others wait for its next command. Results do not depend on which rank
+    evaluates. The generations of all ranks in between inform rank 0 of the other ranks' signals.
+    """
+
+    def __init__(self, world: World, parts: Parts, signals: Callable[[], int], reports: FailureReports) -> None:
+        self._ranks, self._parts = world.size, parts
+        self._work = Work(World(world.library), "static", True, signals)  # a world of one rank
+        self.executor = SerialExecutor(self._work, signals, reports)
+        self._seconds_together, self._seconds_alone = (deque[float](maxlen=COMPARED) for _ in range(2))
+        self._until = 0.0  # when to run the next generation on all ranks
+        self._to_trial = self._interval = COMPARED  # generations of all ranks until the next trial
+
+    @classmethod
+    def from_config(
+        cls, config: Config, world: World, parts: Parts, signals: Callable[[], int], reports: FailureReports
+    ) -> Rank0Alone | None:
+        """Return an instance on rank 0 if it may evaluate everything, else None."""
+        mpi = config.mpi
+        is_free = parts.cutting == "one by one" and mpi.chunk_size == "auto" and mpi.master_evaluates is not False
+        if (
+            not is_free
+            or world.rank
+            or world.size == 1
+            or mpi.update == "replicated"
+            or world.fault_handler.is_fault_tolerant
+        ):
+            return None
+        return cls(world, parts, signals, reports)
+
+    def abort_if_hung(self) -> None:
+        """Give the generation up if an evaluation hangs."""
+        self._work.abort_if_hung()
+
+    def run(self, state: State, evaluation_jobs: int, plan: CutPlan) -> Evaluated:
+        """Evaluate a generation on rank 0; the arrays of `state` are contiguous."""
+        evaluated = self.executor.run(Generation(self._parts, state, evaluation_jobs, plan=replace(plan, ranks=1)))
+        headers = np.zeros(self._ranks, HEADER)  # the idle time of the others arrives with their next headers
+        headers[0] = evaluated.headers[0]
+        return replace(evaluated, headers=headers)
+
+    def is_next(self, was_alone: bool, metrics: MetricsRow, evaluated: Evaluated) -> bool:
+        """Return whether rank 0 runs the next generation alone, after this one."""
+        seconds = float(metrics["seconds_this_generation"] or 0.0)
+        (self._seconds_alone if was_alone else self._seconds_together).append(seconds)
+        if float(evaluated.headers["environment"].sum()) >= SHARED_SECONDS:
+            return False
+        if was_alone:
+            return time.perf_counter() < self._until
+        if seconds > LONGEST_SECONDS:
+            return False
+        is_faster = bool(self._seconds_alone) and median(self._seconds_alone) < median(self._seconds_together)
+        if not is_faster:
+            self._to_trial -= 1
+            if self._to_trial > 0:
+                return False
+            self._seconds_alone.clear()
+            self._interval *= TRIAL_BACKOFF
+            self._to_trial = self._interval
+        self._until = time.perf_counter() + ALONE_SECONDS
+        return True
 
 
 def gathered_here(generation: Generation, outcomes: Mapping[int, Outcome]) -> Gathered:

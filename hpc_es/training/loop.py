@@ -9,12 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import time
-from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import median
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,20 +19,19 @@ import numpy as np
 from hpc_es.algorithms.common.delay import DelayLine, without_earlier
 from hpc_es.config.schema import Config
 from hpc_es.core.data import Arrays, Results, State
-from hpc_es.core.errors import RunError, RunFailedError, UserError
+from hpc_es.core.errors import RunError, RunFailedError
 from hpc_es.core.interfaces import GradientAlgorithm, Problem
-from hpc_es.mpi.launch import abandon_timeout
-from hpc_es.mpi.scheduler import GIVE_UP, GiveUp, OtherRankFailed, Work, tell_failure
+from hpc_es.mpi.scheduler import GiveUp, Work
 from hpc_es.mpi.world import World
 from hpc_es.storage.status import FINAL_IS_BEST
 from hpc_es.tasks.problems import ranks_returns
 from hpc_es.training.build import Parts
-from hpc_es.training.chunking import SHARED_SECONDS, ChunkPlanner, CutPlan
+from hpc_es.training.chunking import ChunkPlanner, CutPlan
 from hpc_es.training.collective import INTERRUPTED, FailureReports, SharedState, contiguous
 from hpc_es.training.compatibility import needs
-from hpc_es.training.executors import Executor, MpiExecutor, SerialExecutor
+from hpc_es.training.executors import Executor, MpiExecutor, Rank0Alone, SerialExecutor
+from hpc_es.training.failure import give_up, report_failure
 from hpc_es.training.generation import (
-    HEADER,
     Evaluated,
     Generation,
     MetricsRow,
@@ -52,14 +48,6 @@ if TYPE_CHECKING:
 AfterTrainStep = Callable[[Arrays, Mapping[str, float]], object]  # called with (sample, loss)
 
 RUN, EVALUATE, STOP, FAIL, REPLAY = 0, 1, 2, 3, 4  # commands of rank 0
-
-ALONE_SECONDS = 0.25  # that rank 0 runs generations alone before the next one on all ranks
-LONGEST_SECONDS = 0.05  # longest generation on all ranks for which messages matter
-COMPARED = 5  # recent generations on all ranks, and alone, whose median times are compared
-TRIAL_BACKOFF = 10  # factor between the intervals of trials, after one that was slower
-
-QUIET_GENERATIONS = 100  # for which a repeated notice is suppressed
-OTHERS_SAVE_SECONDS = 2.0  # for other groups of ranks, which received the signal too
 
 
 @dataclass(frozen=True)
@@ -82,86 +70,6 @@ class EvaluationSchedule:
     def next_after(self, generation: int) -> float:
         """Return the number of the next generation with an evaluation, infinity without evaluations."""
         return (generation // self.interval + 1) * self.interval if self.interval else math.inf
-
-
-class Notices:
-    """Notices of an algorithm, each shown once unless it was absent for QUIET_GENERATIONS."""
-
-    def __init__(self) -> None:
-        self._last_seen: dict[str, int] = {}  # generation, by notice
-
-    def new(self, generation: int, notices: Sequence[str]) -> Iterator[str]:
-        """Yield the lines to show for the notices of a generation."""
-        for notice in notices:
-            if generation - self._last_seen.get(notice, -QUIET_GENERATIONS) >= QUIET_GENERATIONS:
-                yield f"generation {generation}: {notice}"
-            self._last_seen[notice] = generation
-
-
-class Rank0Alone:
-    """Runs generations on rank 0 alone when their messages cost more time than the other ranks save.
-
-    For cheap functions with few parameters rank 0 tries whether it is faster alone, and if so runs generations alone
-    for ALONE_SECONDS at a time, while the others wait for its next command. Results do not depend on which rank
-    evaluates. The generations of all ranks in between inform rank 0 of the other ranks' signals.
-    """
-
-    def __init__(self, world: World, parts: Parts, signals: Callable[[], int], reports: FailureReports) -> None:
-        self._ranks, self._parts = world.size, parts
-        self._work = Work(World(world.library), "static", True, signals)  # a world of one rank
-        self.executor = SerialExecutor(self._work, signals, reports)
-        self._seconds_together, self._seconds_alone = (deque[float](maxlen=COMPARED) for _ in range(2))
-        self._until = 0.0  # when to run the next generation on all ranks
-        self._to_trial = self._interval = COMPARED  # generations of all ranks until the next trial
-
-    @classmethod
-    def from_config(
-        cls, config: Config, world: World, parts: Parts, signals: Callable[[], int], reports: FailureReports
-    ) -> Rank0Alone | None:
-        """Return an instance on rank 0 if it may evaluate everything, else None."""
-        mpi = config.mpi
-        is_free = parts.cutting == "one by one" and mpi.chunk_size == "auto" and mpi.master_evaluates is not False
-        if (
-            not is_free
-            or world.rank
-            or world.size == 1
-            or mpi.update == "replicated"
-            or world.fault_handler.is_fault_tolerant
-        ):
-            return None
-        return cls(world, parts, signals, reports)
-
-    def abort_if_hung(self) -> None:
-        """Give the generation up if an evaluation hangs."""
-        self._work.abort_if_hung()
-
-    def run(self, state: State, evaluation_jobs: int, plan: CutPlan) -> Evaluated:
-        """Evaluate a generation on rank 0; the arrays of `state` are contiguous."""
-        evaluated = self.executor.run(Generation(self._parts, state, evaluation_jobs, plan=replace(plan, ranks=1)))
-        headers = np.zeros(self._ranks, HEADER)  # the idle time of the others arrives with their next headers
-        headers[0] = evaluated.headers[0]
-        return replace(evaluated, headers=headers)
-
-    def is_next(self, was_alone: bool, metrics: MetricsRow, evaluated: Evaluated) -> bool:
-        """Return whether rank 0 runs the next generation alone, after this one."""
-        seconds = float(metrics["seconds_this_generation"] or 0.0)
-        (self._seconds_alone if was_alone else self._seconds_together).append(seconds)
-        if float(evaluated.headers["environment"].sum()) >= SHARED_SECONDS:
-            return False
-        if was_alone:
-            return time.perf_counter() < self._until
-        if seconds > LONGEST_SECONDS:
-            return False
-        is_faster = bool(self._seconds_alone) and median(self._seconds_alone) < median(self._seconds_together)
-        if not is_faster:
-            self._to_trial -= 1
-            if self._to_trial > 0:
-                return False
-            self._seconds_alone.clear()
-            self._interval *= TRIAL_BACKOFF
-            self._to_trial = self._interval
-        self._until = time.perf_counter() + ALONE_SECONDS
-        return True
 
 
 @dataclass
@@ -191,7 +99,6 @@ class Training:
         self._info_keys = list(self.config.report.reductions())
         self._interrupted = self._trained = self._is_stopped = False
         self._started = 0.0  # when the current generation, including its command, started
-        self._notices = Notices()
         self._failure = ""  # rank 0: why the run has failed
         self.final: dict[str, float] = {}  # rank 0: results of the final evaluation
 
@@ -417,8 +324,7 @@ class Training:
         evaluated_arrays = measured.shared if len(evaluated.evaluation) else None
         self.writer.add(self.state, metrics, evaluated_arrays, algorithm.solutions(before, results))
         self._planner.update(results.rows, evaluated.evaluation, evaluated.headers, self.state.theta.nbytes)
-        for line in self._notices.new(before.generation, algorithm.notices(before, results, after)):
-            self.writer.message(line)
+        self.writer.notices(before.generation, algorithm.notices(before, results, after))
         return metrics
 
     def _update(self, results: Results[object], units: Sequence[Arrays]) -> None:
@@ -533,64 +439,3 @@ class Training:
             return False
         self.final = {} if self._trained else dict(self.writer.measured)
         return not self.final
-
-
-@contextlib.contextmanager
-def report_failure(world: World, writer: Recorder | None) -> Iterator[None]:
-    """Write the reason of an exception in here to status.json, or send it to rank 0, and raise the exception again.
-
-    A rank that fails aborts the job soon after (mpi/guard.py); rank 0 has RANK_0_LEAD_SECONDS to write the reason.
-    If rank 0 cannot look at messages for that long (one long step of an environment or a compiled call), or if the rank
-    was killed by a signal, status.json still says "running", and only the exit status of srun or mpiexec shows the
-    failure. Closing a generator (GeneratorExit) is not a failure, nor is the loss of a rank in a fault-tolerant run.
-    """
-
-    def write(reason: str, status: int) -> None:
-        assert writer is not None
-        with contextlib.suppress(Exception):  # such as a full disk; the original exception is reported anyway
-            writer.status("failed", exit_status=status, reason=reason)
-
-    try:
-        yield
-    except GeneratorExit:
-        raise
-    except OtherRankFailed as error:
-        if writer is not None:
-            write(str(error), 1)
-            writer.close()
-        time.sleep(abandon_timeout(os.environ))  # the failing rank prints its error and ends the job
-        world.abort(1)
-    except BaseException as error:
-        if isinstance(error, Exception) and world.fault_handler.is_rank_loss(error):
-            raise
-        reason, status = f"{type(error).__name__}: {error}".removesuffix(": "), 1
-        if isinstance(error, UserError):
-            reason, status = str(error), error.status
-        if writer is not None:
-            write(reason, status)
-        elif not isinstance(error, RunFailedError):  # which came from rank 0
-            with contextlib.suppress(Exception):
-                tell_failure(world, reason)
-        raise
-
-
-def give_up(world: World, writer: Recorder | None, reason: GiveUp, others_save: bool) -> None:
-    """Save the last finished generation and end the job; workers leave both to rank 0.
-
-    With `others_save`, wait for other groups of ranks to save.
-    """
-    if writer is None:
-        world.send(0, GIVE_UP, [])
-        time.sleep(abandon_timeout(os.environ))
-        os._exit(INTERRUPTED)
-    writer.save()
-    writer.status("interrupted", exit_status=INTERRUPTED, reason=str(reason))
-    failed = writer.counters["failed_episodes"]
-    writer.finish(
-        f"given up ({reason}), {failed:,} failed evaluations; "
-        "the same command resumes from the last finished generation"
-    )
-    writer.close()
-    if others_save:
-        time.sleep(OTHERS_SAVE_SECONDS)
-    world.abort(INTERRUPTED)

@@ -29,6 +29,8 @@ from hpc_es.training.generation import NOTHING_USED, Counters, MetricsRow, Updat
 if TYPE_CHECKING:
     from hpc_es.storage.checkpoint import Best
 
+QUIET_GENERATIONS = 100  # for which a repeated notice is suppressed
+
 
 class UpdateReplay:
     """The updates since the last full checkpoint, to be computed again before the first new generation."""
@@ -116,6 +118,7 @@ class Recorder:
         self.measured: Mapping[str, float] = {}  # results of a final evaluation before the run was resumed
         self.reason = ""  # why the run has ended
         self._final: Arrays = {}  # what the problem learned from the final evaluation
+        self._noticed: dict[str, int] = {}  # last generation of each notice
 
     # A generation.
 
@@ -142,6 +145,13 @@ class Recorder:
 
     def message(self, text: str) -> None:
         """Show a line to the user, if there is a log."""
+
+    def notices(self, generation: int, notices: Sequence[str]) -> None:
+        """Show the algorithm's notices of a generation, each once unless it was absent for QUIET_GENERATIONS."""
+        for notice in notices:
+            if generation - self._noticed.get(notice, -QUIET_GENERATIONS) >= QUIET_GENERATIONS:
+                self.message(f"generation {generation}: {notice}")
+            self._noticed[notice] = generation
 
     def is_better(self, state: State, evaluation: Rows) -> bool:
         """Return whether an evaluation of the centre of this state is better than the best one so far.

@@ -30,8 +30,9 @@ from hpc_es.storage.compare import verify_restored
 from hpc_es.training.build import BuiltTask, Parts, build_parts, build_task, preflight
 from hpc_es.training.collective import CollectiveExit, ExitReason, on_rank_0
 from hpc_es.training.compatibility import require_gradient
+from hpc_es.training.failure import report_failure
 from hpc_es.training.generation import MetricsRow
-from hpc_es.training.loop import AfterTrainStep, Training, report_failure
+from hpc_es.training.loop import AfterTrainStep, Training
 from hpc_es.training.triggers import IntervalTrigger
 
 if TYPE_CHECKING:

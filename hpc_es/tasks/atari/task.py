@@ -22,8 +22,7 @@ from hpc_es.tasks.episodes.rollout import EpisodeSegments, Rollout
 from hpc_es.tasks.problems import ObservationNormalization, PolicyProblem, PolicyTrajectories, refuse_normalization
 
 if TYPE_CHECKING:
-    from hpc_es.tasks.atari.backend import AtariBackend
-    from hpc_es.tasks.atari.environment import AtariEnvironment
+    from hpc_es.tasks.atari.backend import AtariBackend, AtariEnvironment
     from hpc_es.tasks.atari.images import Resize
 
 OFFERS = Offers(problems=("vectors", "trajectories"), policy=True, any_chunks=True, info=True)
@@ -223,7 +222,7 @@ class Atari:
 
     def environment(self, render_mode: str | None = None, wrapped: bool = True) -> AtariEnvironment:
         """Return a new Gymnasium environment, which plays the episodes of evaluations; there are no wrappers."""
-        from hpc_es.tasks.atari.environment import AtariEnvironment
+        from hpc_es.tasks.atari.backend import AtariEnvironment
 
         return AtariEnvironment(self._settings, self._resize, self._shape, render_mode)
 

@@ -1,4 +1,4 @@
-"""The loop of a run: evaluation on rank 0 alone, with identical results, and repeated notices."""
+"""Rank 0 evaluates generations of cheap functions alone where that is faster, with identical results."""
 
 from __future__ import annotations
 
@@ -17,16 +17,8 @@ from hpc_es.mpi.world import World
 from hpc_es.storage.metrics_log import read_metrics
 from hpc_es.training.chunking import SHARED_SECONDS
 from hpc_es.training.collective import FailureReports
+from hpc_es.training.executors import ALONE_SECONDS, COMPARED, LONGEST_SECONDS, TRIAL_BACKOFF, Rank0Alone
 from hpc_es.training.generation import HEADER, Evaluated
-from hpc_es.training.loop import (
-    ALONE_SECONDS,
-    COMPARED,
-    LONGEST_SECONDS,
-    QUIET_GENERATIONS,
-    TRIAL_BACKOFF,
-    Notices,
-    Rank0Alone,
-)
 from tests.helpers import runs
 from tests.helpers.harness import ROOT, mpiexec, script, start
 from tests.helpers.stepping import KINDS
@@ -41,7 +33,7 @@ class Clocked:
         parts: Any = SimpleNamespace(algorithm=None, row=row_dtype(), unit=1)
         self.alone = Rank0Alone(World("none"), parts, lambda: 0, FailureReports(World("none"), None))
         self.now = 100.0
-        monkeypatch.setattr("hpc_es.training.loop.time", SimpleNamespace(perf_counter=lambda: self.now))
+        monkeypatch.setattr("hpc_es.training.executors.time", SimpleNamespace(perf_counter=lambda: self.now))
 
     def after(self, was_alone: bool, seconds: float, evaluating: float = CHEAP) -> bool:
         """Whether rank 0 evaluates the next generation alone, after one with these measurements."""
@@ -126,8 +118,7 @@ SPELLS = """
     import hpc_es
     from hpc_es.algorithms.common import covariance
     from hpc_es.mpi.connect import connect
-    from hpc_es.training.loop import Rank0Alone
-    from hpc_es.training.executors import Executor
+    from hpc_es.training.executors import Executor, Rank0Alone
 
     left = [0]
     def is_next(self, was_alone, measured, evaluated):
@@ -202,11 +193,3 @@ def test_signal_to_a_waiting_rank_ends_the_run_which_can_be_resumed(tmp_path: Pa
     for ranks, directory in ((2, run), (1, reference)):
         assert mpiexec(ranks, command(directory, until)).status == 0
     assert runs.digest(runs.newest(run)) == runs.digest(runs.newest(reference))
-
-
-def test_notice_is_repeated_only_after_a_long_pause() -> None:
-    notices, said = Notices(), []
-    due = {3: ["a"], 4: ["a", "b"], 6: ["a"], 4 + QUIET_GENERATIONS: ["b"], 5 + QUIET_GENERATIONS: ["a"]}
-    for generation, message in due.items():
-        said += notices.new(generation, message)
-    assert said == ["generation 3: a", "generation 4: b", f"generation {4 + QUIET_GENERATIONS}: b"]
