@@ -18,34 +18,20 @@ from hpc_es.algorithms.actor_critic.episodes import Trajectories
 from hpc_es.algorithms.actor_critic.jax_gradient import JaxPolicy, LinearValue, loss_gradient, loss_terms, value_network
 from hpc_es.algorithms.actor_critic.loss import Loss, Weights
 from hpc_es.core.data import Discrete, ObservationSpec, Spaces
-from hpc_es.core.population import Layout
 from hpc_es.devices.jax_setup import configured_jax
 from hpc_es.policies import cnn
 from hpc_es.policies.networks.jax_convolutional import Convolution, ConvolutionalNetwork
+from tests.helpers.one_layer import ACTIONS, INPUTS, UNITS, OneLayer, episodes, in_graph
 
 configured_jax("cpu")
 
 PLAIN = Loss(discount=0.9, gae_lambda=0.7, value_weight=0.3, reward_clip=1.0, unroll=None)
 BETA = np.float32(0.1)
-INPUTS, UNITS, ACTIONS = 3, 4, 2
 IMAGES = ConvolutionalNetwork((6, 5, 2), (Convolution(3, 3, 2),), "same", (), 4, "elu", "none", ACTIONS)
 
 
-class OneLayer:
-    """An LSTM layer, or a dense layer of tanh, as a user writes it; the last column of the output is the value."""
-
+class JaxLayer(OneLayer):
     backend = "jax"
-
-    def __init__(self, is_recurrent: bool) -> None:
-        self.is_recurrent = is_recurrent
-        kernel = (INPUTS + UNITS, 4 * UNITS) if is_recurrent else (INPUTS, UNITS)
-        self.layout = Layout({"k": kernel, "b": kernel[1:], "output": (UNITS, ACTIONS + 1), "last": (ACTIONS + 1,)})
-
-    def initial(self, rng: np.random.Generator) -> Any:
-        return rng.standard_normal(self.layout.size).astype(np.float32)
-
-    def memory(self) -> Any:
-        return {"h": np.zeros(UNITS, np.float32), "c": np.zeros(UNITS, np.float32)} if self.is_recurrent else ()
 
     def apply(self, p: Any, memory: Any, x: Any) -> Any:
         if self.is_recurrent:
@@ -56,21 +42,6 @@ class OneLayer:
         else:
             x = jnp.tanh(x @ p["k"] + p["b"])
         return x @ p["output"] + p["last"], memory
-
-
-def episodes(shape: tuple[int, ...] = (INPUTS,), steps: int = 8, dtype: str = "float32") -> Trajectories:
-    """Episodes of 7, 4 and 2 steps, that of 4 truncated."""
-    rng, lengths, t = np.random.default_rng(1), np.array([steps - 1, 4, 2]), np.arange(steps)[:, np.newaxis]
-    lives = (t < lengths).astype(np.float32)
-    cuts = ((t == 4) & (lengths == 4)).astype(np.float32)
-    inputs = (
-        rng.standard_normal((steps, 3, *shape)) if dtype == "float32" else rng.integers(256, size=(steps, 3, *shape))
-    )
-    inputs = inputs * (lives + cuts).reshape(steps, 3, *[1] * len(shape))
-    actions = (rng.integers(2, size=(steps, 3)) * lives).astype(np.int32)
-    return Trajectories(
-        inputs.astype(dtype), actions, (2 * rng.standard_normal((steps, 3)) * lives).astype("f4"), lives, cuts
-    )
 
 
 def theta_of(network: Any, scale: float = 1.0) -> Any:
@@ -91,24 +62,16 @@ def test_gradient_equals_that_of_lstm_and_mlp_in_tensorflow(is_recurrent: bool, 
     from hpc_es.algorithms.actor_critic.differentiable import GraphPolicy
     from hpc_es.policies.networks.differentiable import DifferentiableNetwork
 
-    network, widths = OneLayer(is_recurrent), (INPUTS, UNITS, ACTIONS)
+    network, widths = JaxLayer(is_recurrent), (INPUTS, UNITS, ACTIONS)
     loss = Loss(0.9, 0.7, 0.3, 1.0, unroll)
-    theta = theta_of(network)
-    parts = network.layout.split(theta)
-    logits, value = np.split(np.vstack([parts["output"], parts["last"]]), [ACTIONS], axis=1)
     other = GraphPolicy(DifferentiableNetwork(widths, None if is_recurrent else "tanh"))
-    hidden = theta[: -(UNITS + 1) * (ACTIONS + 1)]
-    weights = Weights(np.concatenate([hidden, logits.ravel()]), value.ravel(), BETA)
-    expected, expected_sums = other.gradient(loss, weights, episodes())
+    expected, expected_sums = other.gradient(loss, Weights(*in_graph(theta_of(network)), BETA), episodes())
     result, sums = gradient(network, episodes(), loss)
-    parts = network.layout.split(result)
-    logits, value = np.split(np.vstack([parts["output"], parts["last"]]), [ACTIONS], axis=1)
-    result = np.concatenate([result[: len(hidden)], logits.ravel(), value.ravel()])
-    np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(np.concatenate(in_graph(result)), expected, rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(sums, expected_sums, rtol=1e-5)
 
 
-@pytest.mark.parametrize("network", [OneLayer(True), OneLayer(False), IMAGES])
+@pytest.mark.parametrize("network", [JaxLayer(True), JaxLayer(False), IMAGES])
 def test_gradient_equals_the_difference_of_the_loss_along_a_direction(network: Any) -> None:
     """With gamma 0 the value loss has targets that do not depend on the parameters; without the policy loss."""
     recorded = episodes((6, 5, 2), dtype="uint8") if network is IMAGES else episodes()
@@ -156,7 +119,7 @@ def test_value_of_a_convolutional_network_equals_a_further_output() -> None:
 
 def test_segments_with_memory_sum_to_an_unrolled_episode() -> None:
     """With gamma 0, where segments of 2 need no bootstrap: the memory is carried, and its gradient is not."""
-    network, recorded = OneLayer(True), episodes()
+    network, recorded = JaxLayer(True), episodes()
     recorded = Trajectories(*recorded.arrays()[:4], 0 * recorded.cuts)
     whole, sums = gradient(network, recorded, Loss(0.0, 1.0, 0.3, None, 2))
     long, _ = gradient(network, recorded, Loss(0.0, 1.0, 0.3, None, 100))
@@ -178,7 +141,7 @@ def test_segments_with_memory_sum_to_an_unrolled_episode() -> None:
 def test_steps_after_the_end_never_make_the_gradient_nan() -> None:
     """Their inputs are zeros, where this network has no gradient."""
 
-    class Normalised(OneLayer):
+    class Normalised(JaxLayer):
         def apply(self, p: Any, memory: Any, x: Any) -> Any:
             return super().apply(p, memory, x / jnp.linalg.norm(x))
 
