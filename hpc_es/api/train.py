@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import threading
 import weakref
 from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
@@ -57,6 +59,8 @@ def train(
     """
     world = connect()
     install_hooks()
+    while _deleted_elsewhere:
+        _deleted_elsewhere.pop().close()
     try:
         request, message = on_rank_0(
             world,
@@ -197,5 +201,13 @@ class TrainingRun:
         self.close()
 
     def __del__(self) -> None:
-        if hasattr(self, "_rows"):
+        if not hasattr(self, "_rows"):
+            return
+        if threading.current_thread() is threading.main_thread():
             self.close()
+        else:  # the garbage collector runs in any thread, such as JAX's, but only the main one may set signal handlers
+            _deleted_elsewhere.append(self)
+            atexit.register(self.close)
+
+
+_deleted_elsewhere: list[TrainingRun] = []  # to be closed in the main thread, by the next run or at the end

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 from pathlib import Path
 
 import pytest
@@ -163,6 +165,19 @@ def test_signal_ends_the_loop_and_the_program_continues(reference: Path, tmp_pat
     assert done.status == 0, str(done)
     assert runs.status(tmp_path / "run")["status"] == "interrupted"
     runs.assert_same(tmp_path / "run", reference)
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
+def test_run_deleted_in_another_thread_is_closed_by_the_next_one(tmp_path: Path) -> None:
+    """As by the garbage collector in a thread of JAX, which may not restore signal handlers."""
+    before = signal.getsignal(signal.SIGTERM)
+    runs_in_progress = [hpc_es.train(runs.tiny(tmp_path), tmp_path / "run")]
+    next(runs_in_progress[0])
+    thread = threading.Thread(target=runs_in_progress.clear)
+    thread.start()
+    thread.join()
+    assert len(list(hpc_es.train(tmp_path / "tiny.yaml", tmp_path / "run"))) == 5
+    assert signal.getsignal(signal.SIGTERM) == before
 
 
 # Looking in.
