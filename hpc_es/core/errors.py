@@ -219,7 +219,7 @@ def missing_package(error: BaseException | None) -> str | None:
 
 
 def found_text(value: object) -> str:
-    """Return a value as an error shows what came."""
+    """Return a value as an error message shows it."""
     if isinstance(value, Mapping):
         return "a mapping"
     text = as_yaml(value)

@@ -31,7 +31,7 @@ TRIAL_FILE = "trial.json"
 PRUNED_FILE = "pruned.json"  # while the trial is still running: every group of ranks looks for it
 STARTED, COMPLETE, PRUNED, FAILED = "begun", "complete", "pruned", "failed"
 OVER = (COMPLETE, PRUNED, FAILED)
-MOST_BEGINNINGS = 3  # without a new generation
+MAX_FRUITLESS_STARTS = 3  # without a new generation
 WAIT_SECONDS, LOOK_SECONDS = 120.0, 0.01  # for a lock that others hold for milliseconds
 
 
@@ -80,12 +80,12 @@ class Trial:
         return int(before.get("begun", 0)) if self.generations() <= int(before.get("generation", 0)) else 0
 
     def begin(self, hyperparameters: Hyperparameters) -> bool:
-        """Record that the trial starts or resumes; after MOST_BEGINNINGS fruitless starts, fail it and return False.
+        """Record that the trial starts or resumes; if it has used up MAX_FRUITLESS_STARTS, fail it and return False.
 
         Otherwise a trial that ends the whole job each time would keep the other trials from running.
         """
         starts = self.fruitless_starts()
-        if starts >= MOST_BEGINNINGS:
+        if starts >= MAX_FRUITLESS_STARTS:
             text = f"started {starts} times without a new generation: it seems to end the whole job; see its log.txt"
             self.end(hyperparameters, FAILED, reason=text)
             return False
