@@ -70,9 +70,9 @@ test-all-extras: venv ## all extras in one virtual environment, that of test-jax
 campaign: venv  ## random runs under random kills, damage, full disks and the like for MINUTES; again to go on
 	$(BIN)/python -m tests.campaign --minutes $(MINUTES) --seed $(SEED) --out runs/campaign_$(SEED)
 
-test-slurm: venv ## the tests on a real SLURM of two nodes, which it starts and stops; gets SLURM by apt, as root
+test-slurm: venv ## the tests on real SLURMs of two nodes, which it starts and stops; gets SLURM by apt, as root
 	$(BIN)/python -m tests.slurm.install
-	$(PYTEST) tests/slurm
+	$(PYTEST) --numprocesses 2 tests/slurm
 
 test-ft:        ## the tests of mpi.fault_tolerance, with Open MPI, in a virtual environment of their own
 	@test -x $(VENV)-ft/bin/pip || $(PYTHON) -m venv $(VENV)-ft

@@ -1,12 +1,12 @@
-"""One cluster for all tests of this directory, which run only where they are asked for: `make test-slurm`.
+"""One cluster per worker for the tests of this directory, which run only if they are requested: `make test-slurm`.
 
-They take minutes, and want SLURM on the machine; `pytest` alone says that it leaves them out.
+They take minutes and need SLURM on the machine; `pytest` alone reports that it skips them.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,6 @@ from tests.slurm.cluster import Cluster, running
 HERE = Path(__file__).parent
 HOW = "`make test-slurm` gets a SLURM (as root) and runs them"
 left_out: list[str] = []
-measured: list[str] = []
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -33,16 +32,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Never silently."""
+    """Report the number of skipped tests, and what the tests have measured."""
     if left_out:
         terminalreporter.write_line(f"{len(left_out)} tests of tests/slurm skipped: {left_out[0]}")
-    for line in measured:
-        terminalreporter.write_line(f"measured: {line}")
+    for report in (item for items in terminalreporter.stats.values() for item in items):
+        if getattr(report, "when", "") == "teardown":
+            for name, line in report.user_properties:
+                terminalreporter.write_line(f"{name}: {line}")
 
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
-    """A SLURM cluster of two nodes, shared by all tests of the session."""
+    """A SLURM cluster of two nodes, shared by all tests of this process."""
     with running() as cluster:
         yield cluster
 
@@ -78,10 +79,13 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run
 
 
-@pytest.fixture(scope="session")
-def record_times() -> list[str]:
-    """Lines that are printed at the end of the session."""
-    return measured
+@pytest.fixture
+def record_times(record_property: Callable[[str, object], None]) -> Iterator[list[str]]:
+    """A list for lines that are printed at the end of the session, also if the test runs in another process."""
+    lines: list[str] = []
+    yield lines
+    for line in lines:
+        record_property("measured", line)
 
 
 @pytest.fixture(scope="session")
