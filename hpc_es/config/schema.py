@@ -18,7 +18,7 @@ from hpc_es.config.yaml_text import ConfigProblem
 from hpc_es.core.errors import as_yaml
 
 Text = Annotated[str, MinLen(1)]
-LIMITS = "set stop.generations, timesteps, episodes, seconds, target_return or target_value"
+LIMITS = "set stop.generations, timesteps, episodes, seconds, target_return, target_value or patience"
 USUAL_CHUNK = 16  # jobs per chunk where results depend on it and the config sets no number
 Reduction = Literal["final", "mean", "sum"]
 NO_NUMBERS: Mapping[str, Reduction] = {}  # no numbers of infos become metrics
@@ -107,6 +107,14 @@ class Stop:
     seconds: Positive | None = option("seconds of training, over all restarts (wall time, so not reproducible)", None)
     target_return: float | None = option("mean return of an evaluation", None)
     target_value: float | None = option("best value of an objective so far, including evaluations of the centre", None)
+    patience: Count | None = option(
+        "evaluations without improvement after which the run ends on a plateau: evaluations of the policy, whose mean "
+        "return counts (see evaluation.interval), or of an objective, whose best value so far counts",
+        None,
+    )
+    min_improvement: NonNegative = option(
+        "an improvement is larger than this, compared with the last evaluation or best value that was one", 0.0
+    )
     failed_generations: Count | None = option(
         "consecutive generations without a successful evaluation after which the run fails with exit status 1; before "
         "the first successful evaluation, one such generation is enough; null: never",
@@ -116,8 +124,13 @@ class Stop:
     @property
     def has_limit(self) -> bool:
         """True if a limit ends the run, apart from failures and the algorithm."""
-        names = ("generations", "timesteps", "episodes", "seconds", "target_return", "target_value")
+        names = ("generations", "timesteps", "episodes", "seconds", "target_return", "target_value", "patience")
         return any(getattr(self, name) is not None for name in names)
+
+    def warnings(self) -> Iterator[ConfigProblem]:
+        """Yield (key, text) for options without effect."""
+        if self.patience is None:
+            yield from unused(self, ("min_improvement",), "patience is null")
 
 
 @options

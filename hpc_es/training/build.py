@@ -37,6 +37,7 @@ from hpc_es.training.compatibility import (
     abstract_as_problem,
     algorithm_mismatches,
     device_request,
+    fitness_mismatches,
     lacking,
     lacking_in_strategy,
     needs,
@@ -257,7 +258,7 @@ def _build_once(config: Config, repetition: int) -> BuiltTask:
                 with abstract_as_problem("task.kind"):
                     problem = task.problem(searches, policy, Keys(config.seed, repetition), unit_of(config))
                 require_contract("task.kind", config.task.kind, problem, PROBLEMS[searches])
-                problems.extend(algorithm_mismatches(config, problem))
+                problems.extend([*algorithm_mismatches(config, problem), *fitness_mismatches(config, problem)])
                 noise = module("noise", config.noise.kind)
                 if needs(config).noise and hasattr(noise, "check"):
                     noise.check(config.noise, problem.layout)

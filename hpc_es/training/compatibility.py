@@ -111,6 +111,19 @@ def target_mismatches(config: Config) -> Iterator[ConfigProblem]:
         yield "stop.target_value", text
 
 
+def patience_mismatches(config: Config) -> Iterator[ConfigProblem]:
+    """Yield a problem if `stop.patience` is set and the run has neither evaluations nor the values of an objective."""
+    offered = offers(config)
+    if config.stop.patience is None or offered.values:
+        return
+    if offered.problems == ("programs",):
+        text = f"the task {config.task.kind!r} has neither evaluations nor an objective value: expected null"
+        yield "stop.patience", f"{text}, or another limit such as stop.episodes"
+    elif not config.evaluation.interval:
+        text = "needs evaluations, but evaluation.interval is 0, so it would not stop (try evaluation.interval: 10)"
+        yield "stop.patience", text
+
+
 def info_mismatches(config: Config) -> Iterator[ConfigProblem]:
     """Yield a problem if `report.info` has keys and the task has no infos."""
     if config.report.info and not offers(config).info:
@@ -168,7 +181,8 @@ def missing_for_report(config: Config) -> Iterator[ConfigProblem]:
 
 
 CONFIG_CHECKS = (
-    *(search_mismatches, policy_mismatches, target_mismatches, info_mismatches, device_mismatches),
+    *(search_mismatches, policy_mismatches, target_mismatches, patience_mismatches, info_mismatches),
+    device_mismatches,
     *(missing_for_policy, missing_for_algorithm, missing_for_task, missing_for_report),
 )
 
@@ -192,6 +206,17 @@ def algorithm_mismatches(config: Config, problem: Problem) -> Iterator[ConfigPro
     if needs(config).gradients and not ranks_returns(problem):
         text = f"is {config.algorithm.kind!r}, which follows gradients of returns, but the task derives its own fitness"
         yield "algorithm.kind", f"{text}: expected an algorithm that ranks jobs, such as 'es' or 'cma_es'"
+
+
+def fitness_mismatches(config: Config, problem: Problem) -> Iterator[ConfigProblem]:
+    """Yield a problem if `stop.patience` would compare evaluations that the task does not compare by their return."""
+    if config.stop.patience is None or offers(config).values:
+        return
+    if problem.evaluation_episodes == 0:
+        yield "stop.patience", f"the task {config.task.kind!r} has no evaluations: expected null"
+    elif not ranks_returns(problem):
+        text = f"compares mean returns, but the task {config.task.kind!r} derives its own fitness: expected null"
+        yield "stop.patience", text
 
 
 def mixed_strategies() -> list[str]:

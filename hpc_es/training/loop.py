@@ -321,6 +321,7 @@ class Training:
             self._info_keys,
         )
         self.writer.counters.update(counters_after(self.writer.counters, metrics, results.rows))
+        self.writer.count_evaluations(metrics)
         evaluated_arrays = measured.shared if len(evaluated.evaluation) else None
         self.writer.add(self.state, metrics, evaluated_arrays, algorithm.solutions(before, results))
         self._planner.update(results.rows, evaluated.evaluation, evaluated.headers, self.state.theta.nbytes)

@@ -6,6 +6,7 @@ the state, and a resumed run computes the updates again.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -30,6 +31,11 @@ if TYPE_CHECKING:
     from hpc_es.storage.checkpoint import Best
 
 QUIET_GENERATIONS = 100  # for which a repeated notice is suppressed
+
+
+# Counters of `stop.patience`: evaluations since the last improvement, the value then (higher is better), and the sum of
+# its constraint violations. Only runs with a patience have them.
+PLATEAU = ("evaluations_without_improvement", "improved_value", "improved_violation")
 
 
 class UpdateReplay:
@@ -172,6 +178,33 @@ class Recorder:
         old, new = (values[~np.isnan(values)] for values in (fitness[: len(known)], fitness[len(known) :]))
         return len(new) > 0 and (not len(old) or float(new.mean()) > float(old.mean()))
 
+    def count_evaluations(self, row: MetricsRow) -> None:
+        """Update the counters of `stop.patience` with the metrics of a generation; without it, remove them.
+
+        Values are compared with the last one that was an improvement, so that slow progress adds up. With constraints,
+        a smaller violation of the best vector is an improvement too, and so is the first feasible vector.
+        """
+        stop, counters = self.config.stop, self.counters
+        if stop.patience is None:
+            for name in PLATEAU:
+                counters.pop(name, None)
+            return
+        if (value := row.get("best_value")) is not None:
+            evaluations, violation = int(row["episodes_this_generation"] or 0), float(row.get("best_violation") or 0)
+            value *= -1 if getattr(self.config.task, "goal", None) == "minimise" else 1
+        else:
+            evaluations, violation, value = int(bool(row["evaluation_episodes"])), 0.0, row["evaluation_return_mean"]
+        stale, last, last_violation = (counters.get(name) for name in PLATEAU)
+        is_valid = value is not None and not math.isnan(value)
+        if evaluations and is_valid and value is not None:
+            improves = last is None or last_violation is None or value > last + stop.min_improvement
+            if not improves and last_violation:
+                improves = violation == 0 or violation < last_violation - stop.min_improvement
+            if improves:
+                counters.update(zip(PLATEAU, (0, value, violation), strict=True))
+                return
+        counters[PLATEAU[0]] = int(stale or 0) + evaluations
+
     # The end.
 
     def stop_reason(self) -> str | None:
@@ -186,6 +219,8 @@ class Recorder:
             return f"stop.target_return: {stop.target_return:g}"
         if stop.target_value is not None and self.is_reached(stop.target_value):
             return f"stop.target_value: {stop.target_value:g}"
+        if stop.patience is not None and self.counters.get(PLATEAU[0], 0) >= stop.patience:
+            return f"stop.patience: {stop.patience}"
         return None
 
     def is_reached(self, target: float) -> bool:

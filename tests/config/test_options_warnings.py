@@ -74,7 +74,9 @@ def test_check_and_the_start_print_warnings_and_continue(tmp_path: Path) -> None
         assert done.stdout.count(said) == 1
 
 
-@pytest.mark.parametrize("limit", ["generations", "timesteps", "episodes", "seconds", "target_return", "target_value"])
+@pytest.mark.parametrize(
+    "limit", ["generations", "timesteps", "episodes", "seconds", "target_return", "target_value", "patience"]
+)
 def test_run_without_a_limit_is_warned_about(limit: str) -> None:
     """failed_generations is not a limit."""
     stop = {"failed_generations": 3}

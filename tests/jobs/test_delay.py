@@ -267,7 +267,10 @@ def test_results_under_open_mpi_are_the_same(ranks: int, reference: Path, tmp_pa
     runs.assert_same(tmp_path / "run", reference)
 
 
-@pytest.mark.parametrize("limit", ["stop.timesteps=700", "stop.target_return=-100", "stop.episodes=40"])
+LIMITS = ("stop.timesteps=700", "stop.target_return=-100", "stop.episodes=40", "stop.patience=2")
+
+
+@pytest.mark.parametrize("limit", LIMITS)
 def test_limits_end_the_run_in_the_same_generation_on_any_number_of_ranks(limit: str, tmp_path: Path) -> None:
     for ranks in (1, 3):
         done = runs.finished(ranks, tmp_path / str(ranks), *DELAYED, "stop.generations=50", limit)
