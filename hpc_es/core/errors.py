@@ -152,6 +152,13 @@ def _is_user_code(frame: FrameType) -> bool:
     path = frame.f_code.co_filename
     if path.startswith("<"):  # such as <frozen os>, but also <stdin>
         return frame.f_globals.get("__name__") == "__main__"
+    return is_user_file(path)
+
+
+def is_user_file(path: str) -> bool:
+    """Return whether a file of Python code is not of Python, of an installed package or of hpc_es."""
+    if path.startswith(("<", "~")):  # such as <string>, and ~ for built-in functions in profiles
+        return False
     return not path.startswith(_LIBRARY_DIRECTORIES) and not any(name in Path(path).parts for name in _PACKAGES)
 
 

@@ -9,6 +9,8 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 
+from hpc_es.core import rank_output
+
 _printed: set[str] = set()
 
 
@@ -16,9 +18,10 @@ _printed: set[str] = set()
 def quiet_stderr(quiet: bool = True, keep: Callable[[str], bool] | None = None) -> Iterator[None]:
     """Drop what Python or C code writes to standard error within this context.
 
-    Lines for which `keep` is true are written at the end. Exceptions pass.
+    Lines for which `keep` is true are written at the end. Exceptions pass. Nothing is dropped while standard error is
+    the log of this rank.
     """
-    if not quiet:
+    if not quiet or rank_output.is_open():
         yield
         return
     sys.stderr.flush()

@@ -19,6 +19,7 @@ from types import FrameType, TracebackType
 from typing import Any, NoReturn
 
 from hpc_es.core.errors import LaunchError, UserError
+from hpc_es.core.rank_output import terminal_errors
 from hpc_es.mpi.connect import joined
 from hpc_es.mpi.launch import abort, by_srun, task_rank, tasks_started
 
@@ -71,7 +72,7 @@ def _end_all_ranks(error: BaseException) -> int:
     rank, size = _rank_and_size()
     message, status = describe(error)
     if size == 1:
-        sys.stderr.write(message)
+        terminal_errors().write(message)
         return status
     if isinstance(error, SystemExit) and status == 0 and joined() is None:
         return 0  # such as --help, on all ranks
@@ -105,8 +106,9 @@ def tagged(message: str, rank: int, size: int) -> str:
 
 def _write_error(text: str) -> None:
     try:
-        sys.stderr.write(text)  # one call, so that lines of several ranks do not mix
-        sys.stderr.flush()
+        stream = terminal_errors()
+        stream.write(text)  # one call, so that lines of several ranks do not mix
+        stream.flush()
     except (OSError, ValueError):
         pass  # a closed pipe; the other ranks must still be ended
 

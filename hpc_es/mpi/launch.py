@@ -13,6 +13,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import NoReturn
 
+from hpc_es.core.rank_output import terminal_errors, terminal_output
+
 # Variables with the number of tasks that were started together. Not SLURM_NTASKS, which is also set in batch shells.
 SIZES = (
     "SLURM_STEP_NUM_TASKS",
@@ -145,7 +147,7 @@ def _number(text: str | None) -> int:
 
 def abort(status: int) -> NoReturn:
     """End this process and all other ranks immediately; needs no World."""
-    for stream in (sys.stdout, sys.stderr):
+    for stream in (sys.stdout, sys.stderr, terminal_output(), terminal_errors()):
         with contextlib.suppress(OSError, ValueError):  # a closed pipe must not keep the other ranks alive
             stream.flush()
     time.sleep(FLUSH_SECONDS)

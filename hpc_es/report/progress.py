@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal
 
+from hpc_es.core import rank_output
 from hpc_es.storage.metrics_log import Number, Row
 
 if TYPE_CHECKING:
@@ -75,8 +76,14 @@ class Progress:
             from rich.console import Console
             from rich.live import Live
 
-            redirect = sys.stdout.isatty()  # a stdout redirected to a file stays there
-            self._live = Live(self, console=Console(stderr=True), refresh_per_second=2, redirect_stdout=redirect)
+            logged = rank_output.is_open()
+            self._live = Live(
+                self,
+                console=Console(file=rank_output.terminal_errors()) if logged else Console(stderr=True),
+                refresh_per_second=2,
+                redirect_stdout=sys.stdout.isatty() and not logged,  # a stdout redirected to a file stays there
+                redirect_stderr=not logged,
+            )
             self._live.start()
 
     def update(self, row: Row, best_evaluation: float | None = None) -> None:
@@ -212,7 +219,7 @@ def _search_entries(row: Row) -> list[tuple[str, str | None]]:
 def on_terminal() -> bool:
     """Return whether stderr can show a live display."""
     capable = os.environ.get("TERM", "") not in ("", "dumb", "unknown") and not os.environ.get("CI")
-    return capable and sys.stderr.isatty()
+    return capable and rank_output.terminal_errors().isatty()
 
 
 def seconds_left(stop: Stop, rows: Sequence[Row]) -> float | None:
@@ -264,9 +271,9 @@ def _mean(rows: Sequence[Row], key: str) -> float:
 
 def _print(text: str) -> None:
     try:
-        print(text, flush=True)
+        print(text, flush=True, file=rank_output.terminal_output())
     except UnicodeEncodeError:
-        print(text.encode("ascii", "replace").decode(), flush=True)
+        print(text.encode("ascii", "replace").decode(), flush=True, file=rank_output.terminal_output())
     except OSError:
         return  # the reader has gone, or the job's output file is on a full disk
 

@@ -12,11 +12,13 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from hpc_es.config.schema import Config
+from hpc_es.core import rank_output
 from hpc_es.core.data import Array, Arrays, Chunk, Outcome, Poll, Results, Rows, State
 from hpc_es.mpi.scheduler import Work
 from hpc_es.mpi.world import World, decode, encode
@@ -24,6 +26,9 @@ from hpc_es.training.build import Parts
 from hpc_es.training.chunking import SHARED_SECONDS, CutPlan
 from hpc_es.training.collective import FailureReports
 from hpc_es.training.generation import HEADER, TIMES, Evaluated, Gathered, Generation, MetricsRow
+
+if TYPE_CHECKING:
+    from hpc_es.training.profiler import Profiler
 
 SUMMED = ("policy_calls", *TIMES, "chunks", "arrays", "mixed", "evaluating")  # over the rounds of a generation
 
@@ -83,6 +88,7 @@ class Executor(ABC):
 
     def __init__(self, signals: Callable[[], int], reports: FailureReports | None, clock: RankClock) -> None:
         self._signals, self.reports, self.clock = signals, reports, clock
+        self.profiler: Profiler | None = None  # with `report.profile`
         self._round_started = self._last_chunk_ended = 0.0  # on this rank
 
     @property
@@ -143,8 +149,12 @@ class Executor(ABC):
         return 0.0
 
     def _evaluate_chunk(self, generation: Generation, chunk: Chunk, poll: Poll) -> Outcome:
+        rank_output.drop_if_full()
         since = time.perf_counter()
-        outcome = generation.evaluate(chunk, poll)
+        if self.profiler is None:
+            outcome = generation.evaluate(chunk, poll)
+        else:
+            outcome = self.profiler.evaluate(generation, chunk, poll)
         self.clock.add_outcome(outcome, since)
         if outcome.failures and self.reports is not None:
             self.reports.add(generation.number, chunk, outcome.failures)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -66,6 +67,9 @@ def give_up(world: World, writer: Recorder | None, reason: GiveUp, others_save: 
     """
     if writer is None:
         world.send(0, GIVE_UP, [])
+        for stream in (sys.stdout, sys.stderr):  # the last line of an evaluation may not have ended
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
         time.sleep(abandon_timeout(os.environ))
         os._exit(INTERRUPTED)
     writer.save()

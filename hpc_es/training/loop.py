@@ -43,6 +43,7 @@ from hpc_es.training.generation import (
 )
 
 if TYPE_CHECKING:
+    from hpc_es.training.profiler import Profiler
     from hpc_es.training.recorder import Recorder
 
 AfterTrainStep = Callable[[Arrays, Mapping[str, float]], object]  # called with (sample, loss)
@@ -84,6 +85,7 @@ class Training:
     state: State
     exit_status: int = 0
     after_train_step: AfterTrainStep | None = None  # of the caller; on rank 0
+    profiler: Profiler | None = None  # with `report.profile`
 
     def __post_init__(self) -> None:
         self._work = self._new_work()
@@ -96,6 +98,8 @@ class Training:
         self._plan = CutPlan()  # of the next generation, from rank 0's planner
         self._shared = SharedState(self.world, self._replicated, self.state)
         self._alone = Rank0Alone.from_config(self.config, self.world, self.parts, self.signals, self._reports)
+        for executor in (self._executor, *([self._alone.executor] if self._alone else [])):
+            executor.profiler = self.profiler
         self._info_keys = list(self.config.report.reductions())
         self._interrupted = self._trained = self._is_stopped = False
         self._started = 0.0  # when the current generation, including its command, started
@@ -427,6 +431,8 @@ class Training:
                 self.final[FINAL_IS_BEST] = float(self.writer.is_better(self.state, evaluated.evaluation))
             if self.writer is not None and not self._interrupted:
                 self.writer.measured_at_end(self.parts.problem.evaluation_units(self.state, evaluated.evaluation))
+        if self.profiler is not None:
+            self.profiler.write(self.writer.message if self.writer else lambda text: None)
         if self.writer is None:
             return
         reason = "a signal" if self._interrupted else self._stop_reason() or "the caller"

@@ -8,6 +8,7 @@ checkpoint (`with_recovery`).
 from __future__ import annotations
 
 import gc
+import os
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,12 +22,14 @@ from hpc_es.core.errors import LaunchError, Problems, RunFailedError, UserError
 from hpc_es.core.interfaces import AnyAlgorithm, GradientAlgorithm, RunContext
 from hpc_es.core.machine import stepping_differences
 from hpc_es.core.quiet import quiet_stderr
+from hpc_es.core.rank_output import RankLog
 from hpc_es.devices.decision import current_decision
 from hpc_es.mpi.fault_tolerance import enable_fault_tolerance
 from hpc_es.mpi.guard import Signals
 from hpc_es.mpi.world import Regroup, RestartFromCheckpoint, World
 from hpc_es.storage import run_lock
 from hpc_es.storage.compare import verify_restored
+from hpc_es.storage.status import now
 from hpc_es.training.build import BuiltTask, Parts, build_parts, build_task, preflight
 from hpc_es.training.collective import CollectiveExit, ExitReason, on_rank_0
 from hpc_es.training.compatibility import require_gradient
@@ -36,6 +39,7 @@ from hpc_es.training.loop import AfterTrainStep, Training
 from hpc_es.training.triggers import IntervalTrigger
 
 if TYPE_CHECKING:
+    from hpc_es.training.profiler import Profiler
     from hpc_es.training.run_directory import OpenedRun, Resume
     from hpc_es.training.run_writer import RunWriter
 
@@ -140,10 +144,15 @@ def prepare_run(config: Config, request: RunRequest) -> PreparedRun:
 
 def start_run(world: World, signals: Signals, config: Config, request: RunRequest) -> Run:
     """Do all that precedes the first generation, on every rank; CollectiveExit if rank 0 cannot prepare the run."""
-    prepared, shared = on_rank_0(
-        world, lambda: prepare_run(config, request), lambda _: {"differences": stepping_differences}
-    )
+
+    def message(prepared: PreparedRun | None) -> JsonObject:
+        assert prepared is not None
+        return {"differences": stepping_differences, "directory": str(prepared.opened.directory.resolve())}
+
+    prepared, shared = on_rank_0(world, lambda: prepare_run(config, request), message)
     stepping_differences.update(shared["differences"])
+    directory = Path(shared["directory"])
+    log = RankLog.open(directory, world.rank, log_title(world)) if config.report.rank_logs else None
     try:
         if prepared is None:
             with quiet_stderr(True):  # rank 0 has shown its warnings
@@ -159,11 +168,15 @@ def start_run(world: World, signals: Signals, config: Config, request: RunReques
         def call_on_rank_0(make: Callable[[], str]) -> str:
             return world.broadcast_text(make() if world.rank == 0 else None)
 
-        directory = call_on_rank_0(lambda: str(prepared.opened.directory.resolve()) if prepared else "")
-        context = RunContext(Path(directory), world.rank, world.size, call_on_rank_0, world.node_rank, world.barrier)
+        context = RunContext(directory, world.rank, world.size, call_on_rank_0, world.node_rank, world.barrier)
         parts.problem.open(context)
+        profiler: Profiler | None = None
+        if config.report.profile:
+            from hpc_es.training.profiler import Profiler
+
+            profiler = Profiler(world, directory)
         if prepared is None:
-            return Run(world, signals, config, request, parts, parts.initial(), None)
+            return Run(world, signals, config, request, parts, parts.initial(), None, log, profiler)
         state, warnings = initial_state(parts, prepared, config)
 
         from hpc_es.training.run_writer import RunWriter
@@ -172,11 +185,18 @@ def start_run(world: World, signals: Signals, config: Config, request: RunReques
         writer = RunWriter(opened, config, parts.problem, world, request.triggers, request.show_progress)
         with report_failure(world, writer):
             writer.started(state, parts.task.name, request.repetition)
-        return Run(world, signals, config, request, parts, state, writer)
+        return Run(world, signals, config, request, parts, state, writer, log, profiler)
     except BaseException:
+        if log is not None:
+            log.close()
         if prepared is not None:
             prepared.opened.lock.release()  # after the loss of a rank this one may start again
         raise
+
+
+def log_title(world: World) -> str:
+    """Return the line that separates the starts of a run in the log of a rank."""
+    return f"=== {now()}: rank {world.rank} of {world.size} on {world.host}, process {os.getpid()}"
 
 
 def initial_state(parts: Parts, prepared: PreparedRun, config: Config) -> tuple[State, Sequence[str]]:
@@ -221,10 +241,13 @@ class Run:
         parts: Parts,
         state: State,
         writer: RunWriter | None,
+        log: RankLog | None = None,
+        profiler: Profiler | None = None,
     ) -> None:
         self.world, self.config, self._request, self._parts, self._writer = world, config, request, parts, writer
-        self.training = Training(config, world, parts, signals.count, writer, state)
-        self.training.after_train_step = request.after_train_step
+        self._log = log
+        callback = request.after_train_step
+        self.training = Training(config, world, parts, signals.count, writer, state, 0, callback, profiler)
         signals.abort_if_hung = self.training.abort_if_hung
         self._is_open = True
 
@@ -305,6 +328,8 @@ class Run:
         if self._writer is not None:
             self._writer.close()
         self._parts.task.close()
+        if self._log is not None:
+            self._log.close()
         self.world.poll = None
 
     def __enter__(self) -> Run:

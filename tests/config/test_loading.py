@@ -260,7 +260,7 @@ ENV_ID = (
         (
             "report.xyz=1",
             "unknown key 'report.xyz'; valid keys are 'loggers', 'tensorboard', 'mlflow', 'wandb', 'metrics_interval', "
-            "'columns', 'info', 'plot_interval_seconds', 'export_interval', 'export_numbered'",
+            "'columns', 'info', 'rank_logs', 'profile', 'plot_interval_seconds', 'export_interval', 'export_numbered'",
         ),
         ("algorithm.optimizer.beta=0", "unknown key 'algorithm.optimizer.beta'; did you mean 'beta2'?"),
         ("seed=true", f"{SEED} true"),

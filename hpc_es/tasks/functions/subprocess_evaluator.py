@@ -30,6 +30,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, cast
 
+from hpc_es.core import rank_output
 from hpc_es.core.data import Float64, Poll
 from hpc_es.core.errors import MAX_DETAILS, Failure, one_line
 from hpc_es.core.interfaces import RunContext
@@ -37,7 +38,7 @@ from hpc_es.core.machine import AVAILABLE_CORES
 from hpc_es.tasks.functions import supervisor
 from hpc_es.tasks.functions.parameters import Scale, Value, decoded
 from hpc_es.tasks.functions.python_evaluator import EvaluationResult, constrained_result, result_of
-from hpc_es.tasks.functions.supervisor import STDERR
+from hpc_es.tasks.functions.supervisor import STDERR, STDOUT
 
 PREFIXES = (
     *("PMI", "MPI_", "MPICH_", "MPIR_", "MPIEXEC_", "HYDRA_", "HYDI_", "HYD_", "I_MPI_HYDRA"),  # MPICH, Intel MPI
@@ -217,6 +218,7 @@ class SubprocessEvaluator:
         for old in self._root.glob("rank_*"):
             rank = old.name.split("_")[1]
             if rank == str(run.rank) or (run.rank == 0 and rank.isdigit() and int(rank) >= run.ranks):
+                rank_output.add_files([old / STDOUT, old / STDERR])
                 shutil.rmtree(old, ignore_errors=True)
 
     def evaluate(self, vectors: Float64, seeds: Sequence[int], poll: Poll) -> list[EvaluationResult]:
@@ -230,6 +232,7 @@ class SubprocessEvaluator:
         words = self._command.with_paths(parameters, result_file, seed)
         environment = program_environment(os.environ, self._command.environment)
         ended = self._runner.run(words, scratch, environment, self._command.timeout_seconds, poll)
+        rank_output.add_files([scratch / STDOUT, scratch / STDERR])
         try:
             self._check_exit(ended)
             seconds, names = time.monotonic() - since, self._command.constraints

@@ -1,0 +1,220 @@
+"""Output of user code by rank: logs/rank_0003.txt in the run directory has what code on rank 3 has printed.
+
+While a log is open, the file descriptors 1 and 2 are the log, which therefore gets the output of Python and C code and
+of child processes. Messages of hpc_es go to `terminal_output()` and `terminal_errors()`, the previous streams.
+
+Lines are written when they end, so that a killed rank loses no complete line. No result depends on a log: if the disk
+is full, output is dropped and nothing fails.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import faulthandler
+import io
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TextIO, cast
+
+LOGS = "logs"
+LINE_BUFFERED = 1  # _IOLBF of glibc and musl
+PIECE_BYTES = 1 << 20
+FREE_BYTES = 1 << 20  # with less space on the disk, output is dropped
+CHECK_SECONDS = 1.0  # between two looks at the free space
+
+_open: list[RankLog] = []  # the log of this process, if there is one
+
+
+def is_open() -> bool:
+    """Return whether the output of this rank goes to a log."""
+    return bool(_open)
+
+
+def terminal_output() -> TextIO:
+    """Return the stream for messages of hpc_es: standard output, also while a log is open."""
+    return _open[0].terminal[0] if _open else sys.stdout
+
+
+def terminal_errors() -> TextIO:
+    """Return the stream for error messages of hpc_es: standard error, also while a log is open."""
+    return _open[0].terminal[1] if _open else sys.stderr
+
+
+def add_files(paths: Sequence[Path]) -> None:
+    """Append the content of files, the output of a program, to the log if one is open; never raises OSError."""
+    if not _open:
+        return
+    for path in paths:
+        with contextlib.suppress(OSError), path.open("rb") as file:
+            end = b""
+            while piece := file.read(PIECE_BYTES):
+                end = piece[-1:]
+                _write(1, piece)
+            if end not in (b"", b"\n"):
+                _write(1, b"\n")
+
+
+def drop_if_full() -> None:
+    """Drop the output while the disk has no space, since child processes may fail if they cannot write it.
+
+    Called before each evaluation. Python and C code of this process never fail because of it.
+    """
+    if _open:
+        _open[0].check_space()
+
+
+class RankLog:
+    """The log of one rank, from `open` to `close`."""
+
+    def __init__(self, path: Path, title: str) -> None:
+        """Redirect the output of this process to the file; OSError if it cannot be opened."""
+        self.path = path
+        path.parent.mkdir(exist_ok=True)
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+        try:
+            self._saved = os.dup(1), os.dup(2)
+        except OSError:  # standard output or standard error is closed
+            os.close(self._file)
+            raise
+        self._streams = sys.stdout, sys.stderr
+        self.terminal = [_terminal(stream, number, self._saved[number - 1]) for number, stream in self._numbered()]
+        self._is_dropping, self._checked = False, time.monotonic()
+        _flush(*self._streams)
+        self._redirect(self._file)
+        _write(1, f"{title}\n".encode())
+        self._line_buffering = [_set_line_buffering(stream, True) for stream in self._streams]
+        _set_c_line_buffering()
+        sys.stdout, sys.stderr = (cast("TextIO", _lines_to(number)) for number in (1, 2))
+        if faulthandler.is_enabled():
+            faulthandler.enable(self._saved[1])
+
+    def _numbered(self) -> list[tuple[int, TextIO]]:
+        return [(1, self._streams[0]), (2, self._streams[1])]
+
+    @staticmethod
+    def open(directory: Path, rank: int, title: str) -> RankLog | None:
+        """Redirect the output of this process to the log of a rank, after a line with the title.
+
+        If the file cannot be written, warn on standard error and return None.
+        """
+        path = directory / LOGS / f"rank_{rank:04d}.txt"
+        try:
+            if _open:
+                raise OSError(errno.EBUSY, "another run of this process has a log")
+            log = RankLog(path, title)
+        except OSError as error:
+            sys.stderr.write(f"WARNING: rank {rank} prints here: {path} cannot be written: {error.strerror}\n")
+            return None
+        _open.append(log)
+        return log
+
+    def check_space(self) -> None:
+        """Redirect the output to the null device while there is no space, and back when there is."""
+        now = time.monotonic()
+        if now - self._checked < CHECK_SECONDS:
+            return
+        self._checked = now
+        try:
+            disk = os.fstatvfs(self._file)
+        except OSError:
+            return
+        is_full = disk.f_blocks > 0 and disk.f_bavail * disk.f_frsize < FREE_BYTES
+        if is_full != self._is_dropping:
+            _flush(sys.stdout, sys.stderr)
+            self._is_dropping = is_full
+            target = os.open(os.devnull, os.O_WRONLY) if is_full else self._file
+            self._redirect(target)
+            if is_full:
+                os.close(target)
+            else:
+                _write(1, b"[the disk was full: output is missing here]\n")
+
+    @staticmethod
+    def _redirect(target: int) -> None:
+        for number in (1, 2):
+            os.dup2(target, number)
+
+    def close(self) -> None:
+        """Restore standard output and standard error; further calls do nothing."""
+        if self not in _open:
+            return
+        _flush(sys.stdout, sys.stderr, *self._streams, *self.terminal)
+        _open.remove(self)
+        sys.stdout, sys.stderr = self._streams
+        for stream, before in zip(self._streams, self._line_buffering, strict=True):
+            _set_line_buffering(stream, before)
+        for number, saved in zip((1, 2), self._saved, strict=True):
+            os.dup2(saved, number)
+        if faulthandler.is_enabled():
+            faulthandler.enable(2)
+        for number in (*self._saved, self._file):
+            os.close(number)
+
+
+class _LogWriter(io.RawIOBase):
+    """Writes bytes to a file descriptor, and drops them if that fails."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: bytes | memoryview) -> int:  # type: ignore[override]
+        return _write(self._descriptor, data)
+
+
+def _write(descriptor: int, data: bytes | memoryview) -> int:
+    """Write all bytes and return their number; errors such as a full disk are ignored."""
+    rest = memoryview(data).cast("B")
+    size = len(rest)
+    with contextlib.suppress(OSError):
+        while rest:
+            rest = rest[os.write(descriptor, rest) :]
+    return size
+
+
+def _lines_to(descriptor: int) -> io.TextIOWrapper:
+    """Return a text stream that writes each line to a descriptor when it ends."""
+    writer = cast("io.BufferedWriter", _LogWriter(descriptor))
+    return io.TextIOWrapper(writer, encoding="utf-8", errors="backslashreplace", line_buffering=True)
+
+
+def _terminal(stream: TextIO, number: int, saved: int) -> TextIO:
+    """Return a stream that continues to write where `stream` has written; `saved` is a copy of its descriptor."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        if stream.fileno() == number:
+            return open(saved, "w", 1, stream.encoding, "backslashreplace", closefd=False)
+    return stream  # such as that of a notebook
+
+
+def _set_line_buffering(stream: TextIO, value: bool) -> bool:
+    """Set whether a stream writes each line when it ends; return the previous value."""
+    before = bool(getattr(stream, "line_buffering", value))
+    with contextlib.suppress(AttributeError, ValueError, OSError):
+        cast("io.TextIOWrapper", stream).reconfigure(line_buffering=value)
+    return before
+
+
+def _set_c_line_buffering() -> None:
+    """Make C's stdout write each line when it ends; files and pipes have a block buffer."""
+    with contextlib.suppress(AttributeError, ValueError, OSError):
+        c = ctypes.CDLL(None)
+        c.fflush(None)
+        c.setvbuf(ctypes.c_void_p.in_dll(c, "stdout"), None, LINE_BUFFERED, ctypes.c_size_t(0))
+
+
+def _flush(*streams: TextIO) -> None:
+    for stream in streams:
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            stream.flush()
+    with contextlib.suppress(AttributeError, OSError):
+        ctypes.CDLL(None).fflush(None)  # C's streams
