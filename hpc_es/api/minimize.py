@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -32,19 +33,57 @@ from hpc_es.training.loop import Training
 from hpc_es.training.recorder import Recorder
 
 EVALUATIONS = 10_000  # default limit
+# Stopping criteria that mean convergence; the others mean divergence or a limit.
+CONVERGENCE = (
+    *("tolfun", "tolfunhist", "tolfunrel", "tolx", "tolxstagnation", "tolflatfitness", "tolstagnation"),
+    *("noeffectcoord", "noeffectaxis"),
+)
+SUCCESS, LIMIT, NOT_CONVERGED, CALLER, SIGNAL, RUNNING = 0, 1, 2, 3, 4, -1  # status of a search
 
 
 @dataclass(frozen=True)
 class Minimum:
-    """The result of a search, the same on every rank."""
+    """The result of a search, the same on every rank. It also has the names of SciPy's `OptimizeResult`."""
 
     x: Float64  # float64[size], the best vector that was evaluated
-    f: float  # its value
-    evaluations: int
-    generations: int
-    reason: str  # why the search ended
+    f: float  # its value; also `fun`
+    evaluations: int  # also `nfev`
+    generations: int  # also `nit`
+    reason: str  # why the search ended; also `message`
     parameters: Mapping[str, Value]  # x by name: x0, x1, ... unless `parameters` has names
     violation: float = 0.0  # sum of the positive constraint values
+    # 0: converged, or reached the target, with a feasible x; 1: max_evaluations; 2: ended without convergence;
+    # 3: the callback raised StopIteration; 4: a signal; -1: the search is running
+    status: int = RUNNING
+    metrics: MetricsRow = field(default_factory=dict)  # of the generation, in a callback only
+
+    @property
+    def success(self) -> bool:
+        """Whether status is 0."""
+        return self.status == SUCCESS
+
+    @property
+    def fun(self) -> float:
+        """The value of x, `f`."""
+        return self.f
+
+    @property
+    def nfev(self) -> int:
+        """Number of evaluations."""
+        return self.evaluations
+
+    @property
+    def nit(self) -> int:
+        """Number of generations."""
+        return self.generations
+
+    @property
+    def message(self) -> str:
+        """Why the search ended, `reason`."""
+        return self.reason
+
+
+Callback = Callable[..., object]  # of an intermediate Minimum, or of x if its only parameter is named x or xk
 
 
 def minimize(
@@ -64,7 +103,7 @@ def minimize(
     timeout_seconds: float | None = None,
     seed: int = 0,
     noise: str = "counter",
-    callback: Callable[[MetricsRow], object] | None = None,
+    callback: Callback | None = None,
     constraints: int | Sequence[str] | None = None,
     constraint_handling: str = "feasible_first",
     **options: object,
@@ -83,7 +122,9 @@ def minimize(
     - `constraints`: number or names of constraints; `f` then returns {"value": ..., "constraints": [...]}, and x is
       feasible where they are at most 0. `constraint_handling`: "feasible_first" or "augmented_lagrangian".
     - `arguments`: further keyword arguments of `f`.
-    - `callback` gets the metrics of each generation on rank 0.
+    - `callback(intermediate_result)` is called on rank 0 after each generation, with the best vector so far and the
+      metrics of the generation. If its only parameter is named x or xk, it gets the best vector. If it raises
+      StopIteration, the search ends.
     - `options` are the options of the algorithm, as in `Strategy`.
 
     Under MPI every rank calls this function with the same arguments and gets the same result, whatever the number of
@@ -148,37 +189,72 @@ def _parts(config: Config, f: Callable[..., object]) -> Parts:
     return parts_of(config, task, config.task.batch or 1)
 
 
-def _run(
-    world: World, signals: Signals, config: Config, parts: Parts, callback: Callable[[MetricsRow], object] | None
-) -> Minimum:
+def _run(world: World, signals: Signals, config: Config, parts: Parts, callback: Callback | None) -> Minimum:
     state = parts.initial()
     recorder = Recorder(config, parts.problem, state) if world.rank == 0 else None
     training = Training(config, world, parts, signals.count, recorder, state)
     signals.abort_if_hung = training.abort_if_hung
+    call = _with_scipy_arguments(callback) if callback is not None else None
+    is_stopped = False
     for row in training.run():
-        if callback is not None:
-            callback(row)
-
-    coordinates = config.task.coordinates()
+        if call is not None and recorder is not None and not is_stopped:
+            try:
+                call(_so_far(config, parts, training, recorder, row))
+            except StopIteration:
+                is_stopped = True
+                training.stop()
 
     def result() -> JsonObject:
         assert recorder is not None
-        best = BestVector.from_arrays(parts.problem.carried().extract_from(training.state).master)
-        if math.isnan(best.value):
+        best = _so_far(config, parts, training, recorder, {})
+        if math.isnan(best.f):
             raise RunFailedError(f"no evaluation succeeded; the search ended by {recorder.reason}")
-        count = {"evaluations": int(recorder.counters["episodes"]), "generations": training.state.generation}
-        named = dict(zip(coordinates.names, coordinates.decoded(best.x), strict=True))
-        return {
-            "x": best.x.tolist(),
-            "f": best.value,
-            **count,
-            "reason": recorder.reason,
-            "parameters": named,
-            "violation": best.violation or 0.0,
-        }
+        status = CALLER if is_stopped else SIGNAL if training.exit_status else _status(config, recorder, best.violation)
+        reason = "the callback raised StopIteration" if is_stopped else recorder.reason
+        return {**vars(best), "x": best.x.tolist(), "reason": reason, "status": status}
 
     try:
         _, message = on_rank_0(world, result, dict)
     except CollectiveExit as ended:
         raise RunFailedError(ended.reason.text) from None
     return Minimum(**{**message, "x": np.array(message["x"])})
+
+
+def _with_scipy_arguments(callback: Callback) -> Callable[[Minimum], object]:
+    """Return a function that calls `callback` as SciPy does, by the names of its parameters."""
+    try:
+        names = list(inspect.signature(callback).parameters)
+    except (TypeError, ValueError):  # a function without a signature
+        names = []
+    if "intermediate_result" in names:
+        return lambda result: callback(intermediate_result=result)
+    if names in (["x"], ["xk"]):
+        return lambda result: callback(result.x)
+    return callback
+
+
+def _so_far(config: Config, parts: Parts, training: Training, recorder: Recorder, metrics: MetricsRow) -> Minimum:
+    """Return the best vector so far; NaN before the first successful evaluation."""
+    best = BestVector.from_arrays(parts.problem.carried().extract_from(training.state).master)
+    coordinates = config.task.coordinates()
+    values = [] if math.isnan(best.value) else coordinates.decoded(best.x)
+    return Minimum(
+        x=best.x,
+        f=best.value,
+        evaluations=int(recorder.counters["episodes"]),
+        generations=training.state.generation,
+        reason="",
+        parameters=dict(zip(coordinates.names, values, strict=False)),
+        violation=best.violation or 0.0,
+        metrics=metrics,
+    )
+
+
+def _status(config: Config, recorder: Recorder, violation: float) -> int:
+    """Return the status of a search that neither the callback nor a signal has ended."""
+    stop = config.stop
+    is_reached = stop.target_value is not None and recorder.is_reached(stop.target_value)
+    if is_reached or (not violation and any(name in CONVERGENCE for name in recorder.reason.split(", "))):
+        return SUCCESS
+    is_over = stop.episodes is not None and recorder.counters["episodes"] >= stop.episodes
+    return LIMIT if is_over else NOT_CONVERGED

@@ -25,6 +25,11 @@ found = hpc_es.minimize(cost, np.ones(3), 0.1, arguments={"shift": 0.5}, populat
                         max_evaluations=200)
 from hpc_es.mpi.connect import connect
 sys.stdout.write(f"rank {connect().rank}: {found.f.hex()} {found.x.tobytes().hex()} {found.evaluations}\\n")
+def stop(found):
+    if found.nit == 2:
+        raise StopIteration
+found = hpc_es.minimize(cost, np.ones(3), 0.1, arguments={"shift": 0.5}, seed=3, callback=stop)
+sys.stdout.write(f"stopped {connect().rank}: {found.nit} {found.status} {found.message}\\n")
 """
 
 
@@ -65,6 +70,8 @@ def test_minimize_returns_the_same_result_on_every_rank() -> None:
         lines = sorted(line for line in ended.stdout.splitlines() if line.startswith("rank "))
         assert len(lines) == ranks
         said[ranks] = {line.partition(": ")[2] for line in lines}
+        stopped = [line.partition(": ")[2] for line in ended.stdout.splitlines() if line.startswith("stopped ")]
+        assert stopped == ["2 3 the callback raised StopIteration"] * ranks
     assert len(said[3]) == 1 and said[1] == said[3]
 
 
@@ -132,12 +139,53 @@ def test_two_generations_of_failures_end_minimize() -> None:
 
 
 def test_minimize_stops_at_the_target_and_calls_back_per_generation() -> None:
-    rows: list[Any] = []
-    result = hpc_es.minimize(
-        shifted, START, 0.1, target=1.0, callback=rows.append, **{**SEARCH, "max_evaluations": 9999}
-    )
+    results: list[Any] = []
+    options = {**SEARCH, "max_evaluations": 9999}
+    result = hpc_es.minimize(shifted, START, 0.1, target=1.0, callback=results.append, **options)
     assert result.reason == "stop.target_value: 1" and result.f <= 1.0
-    assert [row["generation"] for row in rows] == list(range(result.generations))
+    assert [item.metrics["generation"] for item in results] == list(range(result.generations))
+    assert [item.nit for item in results] == list(range(1, result.nit + 1))
+    assert results[-1].nfev == result.nfev and np.array_equal(results[-1].x, result.x)
+    values = [item.fun for item in results]
+    assert values == sorted(values, reverse=True)  # the best so far
+    assert {(item.status, item.success) for item in results} == {(-1, False)}
+
+
+def test_result_has_the_names_of_scipy() -> None:
+    """Names, and the meaning of success: convergence or the target, not a limit of evaluations."""
+    reached = hpc_es.minimize(shifted, START, 0.1, target=1.0, **{**SEARCH, "max_evaluations": 9999})
+    assert (reached.fun, reached.nfev, reached.nit) == (reached.f, reached.evaluations, reached.generations)
+    assert (reached.success, reached.status, reached.message) == (True, 0, reached.reason)
+    limited = hpc_es.minimize(shifted, START, 0.1, **SEARCH)
+    assert (limited.success, limited.status, limited.message) == (False, 1, "stop.episodes: 200")
+    converged = hpc_es.minimize(shifted, START, 0.1)
+    assert converged.success and "tolfun" in converged.message
+    diverged = hpc_es.minimize(lambda x: float(x.sum()), START, 0.1)  # without a minimum
+    assert (diverged.success, diverged.status) == (False, 2) and "tolfacupx" in diverged.message
+
+
+def test_infeasible_result_is_no_success() -> None:
+    """The constraint 1 <= 0 never holds, and the violation of all vectors is equal."""
+    result = hpc_es.minimize(lambda x: {"value": shifted(x), "constraints": [1.0]}, START, 0.1, constraints=1)
+    assert (result.success, result.status, result.violation) == (False, 2, 1.0)
+
+
+def test_callbacks_get_the_arguments_of_scipy_and_end_the_search() -> None:
+    vectors: list[Any] = []
+
+    def watch(xk: Any) -> None:
+        vectors.append(xk)
+
+    def stop(*, intermediate_result: Any) -> None:
+        if intermediate_result.nit == 3:
+            raise StopIteration
+
+    result = hpc_es.minimize(shifted, START, 0.1, callback=watch, **SEARCH)
+    assert len(vectors) == 10 and vectors[-1].tolist() == result.x.tolist()
+    stopped = hpc_es.minimize(shifted, START, 0.1, callback=stop, **SEARCH)
+    assert (stopped.nit, stopped.nfev, stopped.status, stopped.success) == (3, 60, 3, False)
+    assert stopped.message == "the callback raised StopIteration"
+    assert stopped.fun == min(shifted(x) for x in [*vectors[:3]])
 
 
 def test_minimize_can_start_from_a_region_instead_of_x0() -> None:
