@@ -63,9 +63,9 @@ test-gpu:       ## the tests on the GPU of this machine, in a virtual environmen
 
 test-all-extras: venv ## all extras in one virtual environment, that of test-jax: native stepping, bits and speed of the lean .venv
 	@test -x $(VENV)-jax/bin/pip || $(PYTHON) -m venv $(VENV)-jax
-	$(VENV)-jax/bin/pip install --quiet --disable-pip-version-check -e '.[mpi,tensorflow,tensorboard,mlflow,wandb,video,mujoco,box2d,atari,programs,gym,tune,jax,oracles]' pytest
+	$(VENV)-jax/bin/pip install --quiet --disable-pip-version-check -e '.[mpi,tensorflow,tensorboard,mlflow,wandb,video,mujoco,box2d,atari,programs,gym,tune,gest,jax,oracles]' libensemble pytest
 	$(VENV)-jax/bin/pip check
-	LEAN_PYTHON=$(BIN)/python $(VENV)-jax/bin/python -m pytest tests/jobs/test_all_extras.py
+	LEAN_PYTHON=$(BIN)/python $(VENV)-jax/bin/python -m pytest tests/jobs/test_all_extras.py tests/api/test_gest.py
 
 campaign: venv  ## random runs under random kills, damage, full disks and the like for MINUTES; again to go on
 	$(BIN)/python -m tests.campaign --minutes $(MINUTES) --seed $(SEED) --out runs/campaign_$(SEED)
