@@ -85,7 +85,8 @@ class Master:
         if self._plan.options.search == "optuna":
             from hpc_es.tuning.study import Study
 
-            self._study = Study(self._directory, self._plan.space, self._plan.trials, self._plan.seed)
+            plan = self._plan
+            self._study = Study(self._directory, plan.space, plan.trials, plan.seed, plan.options.sampler)
         else:  # until this process ends; a study needs no lock, since any task takes any trial
             lock(self._directory, f"shard_{self._shard.index}_of_{self._shard.count}").acquire()
         mine = [Trial(self._directory, number) for number in self._shard.share(len(self._table))]

@@ -122,6 +122,7 @@ def problems_of(
 
 
 LARGEST_GRID = 10_000
+SamplerName = Literal["tpe", "cma_es"]
 
 
 @options
@@ -130,6 +131,9 @@ class Tuning:
 
     base: Annotated[str, MinLen(1)] = option("base config: a file, relative to the tuning file, or a config string")
     search: Literal["grid", "random", "optuna"] = option("method of choosing trials", "grid")
+    sampler: SamplerName = option(
+        "sampler of an Optuna search: tpe, or cma_es for mixed spaces (CMA-ES with margin, CatCMA)", "tpe"
+    )
     space: Annotated[ConfigData, MinLen(1)] = option("search space: dotted keys and their values")
     trials: Count | None = option("number of trials, for random and optuna; a larger number later adds trials", None)
     repetitions: Count | None = option("repetitions per trial; null: those of the base config", None)
@@ -141,6 +145,8 @@ class Tuning:
             yield "trials", "a grid has as many as its lists make: remove the key, or take search: random"
         if self.search != "grid" and self.trials is None:
             yield "trials", f"search: {self.search} needs to know how many, such as trials: 20"
+        if self.search != "optuna" and self.sampler != "tpe":
+            yield "sampler", f"is {self.sampler}, but search is {self.search}: take search: optuna, or remove the key"
         if isinstance(self.objective, dict) and not _is_weight(self.objective):
             names = ", ".join(map(repr, BY_NAME))
             text = f"expected {names} or {{{WEIGHT}: w}} with w from 0 to 1, found {as_text(self.objective)}"
@@ -185,7 +191,8 @@ class TuningPlan:
         """Return the values that must not change in a tuning directory."""
         o = self.options
         same = {"search": o.search, "trials": self.trials, "repetitions": o.repetitions, "objective": o.objective}
-        return {"base": self.base, "space": self.raw, **same, "seed": self.seed}
+        sampler = {} if o.sampler == "tpe" else {"sampler": o.sampler}  # earlier versions have none
+        return {"base": self.base, "space": self.raw, **same, **sampler, "seed": self.seed}
 
 
 def varied(base: ConfigData, hyperparameters: Hyperparameters) -> ConfigData:

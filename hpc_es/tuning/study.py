@@ -1,4 +1,4 @@
-"""An Optuna study (TPE) in a journal file that several tasks use at the same time.
+"""An Optuna study (TPE or CMA-ES) in a journal file that several tasks use at the same time.
 
 The study stores the trials and their hyperparameters; their results are in their directories. The locks, of the journal
 and of the choice of a trial, end with their process, and an incomplete line of a killed process is removed before the
@@ -14,14 +14,17 @@ import warnings
 from pathlib import Path
 
 import optuna
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.trial import TrialState
 
+from hpc_es.api.optuna_sampler import Sampler
 from hpc_es.core.errors import InUseError
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.storage.files import writing
 from hpc_es.storage.run_lock import RunLock
+from hpc_es.tuning.plan import SamplerName
 from hpc_es.tuning.space import Hyperparameters, Space, SpaceEntry, Value, ValueRange, as_text
 from hpc_es.tuning.trials import COMPLETE, OVER, PRUNED, Trial, holding, lock
 
@@ -59,9 +62,11 @@ class JournalLock(JournalFileOpenLock):
 class Study:
     """The Optuna study of a directory, in one task."""
 
-    def __init__(self, directory: Path, space: Space, trials: int, seed: int) -> None:
+    def __init__(self, directory: Path, space: Space, trials: int, seed: int, sampler: SamplerName = "tpe") -> None:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._directory, self._space, self._trials, self._keys = directory, space, trials, Keys(seed)
+        distributions = {key: _distribution(entry) for key, entry in space.items()}
+        self._cma_es = Sampler(distributions, seed=seed) if sampler == "cma_es" else None
         backend = JournalFileBackend(str(directory / JOURNAL), lock_obj=JournalLock(directory))
         pruner = optuna.pruners.MedianPruner(FINISHED_FIRST, FIRST_STEP)
         with holding(lock(directory, "choice")):
@@ -69,6 +74,7 @@ class Study:
                 storage=JournalStorage(backend),
                 study_name="tuning",
                 direction="maximize",
+                sampler=self._cma_es,
                 pruner=pruner,
                 load_if_exists=True,
             )
@@ -102,7 +108,8 @@ class Study:
     def _suggested(self, trial: optuna.Trial) -> Hyperparameters:
         """Return the hyperparameters of a trial, from the study or newly sampled.
 
-        Each trial has its own sampler, seeded by its number: otherwise tasks that start together would sample the same.
+        For TPE, each trial has its own sampler, seeded by its number: otherwise tasks that start together would sample
+        the same.
         """
         frozen = self._study.get_trials(deepcopy=False)[trial.number]
         known = frozen.intermediate_values
@@ -110,7 +117,8 @@ class Study:
         seed = self._keys.seed31(Purpose.TUNING, index=trial.number)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # optuna calls some of its options experimental
-            self._study.sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=True)
+            tpe = optuna.samplers.TPESampler(seed=seed, constant_liar=True)
+        self._study.sampler = tpe if self._cma_es is None else self._cma_es
         return {key: _suggest(trial, key, entry) for key, entry in self._space.items()}
 
     def report(self, value: float, share: float) -> str | None:
@@ -148,9 +156,19 @@ class Study:
         self._study.tell(trial.number, value, state, skip_if_finished=True)
 
 
-def _suggest(trial: optuna.Trial, key: str, entry: SpaceEntry) -> Value:
+def _distribution(entry: SpaceEntry) -> BaseDistribution:
     if not isinstance(entry, ValueRange):  # as text: Optuna's choices are scalars, and it confuses 1 and true
-        return json.loads(str(trial.suggest_categorical(key, [as_text(value) for value in entry.values])))
+        return CategoricalDistribution([as_text(value) for value in entry.values])
     if entry.kind == "integer":
-        return trial.suggest_int(key, int(entry.low), int(entry.high))
-    return trial.suggest_float(key, entry.low, entry.high, log=entry.kind == "log_uniform")
+        return IntDistribution(int(entry.low), int(entry.high))
+    return FloatDistribution(entry.low, entry.high, log=entry.kind == "log_uniform")
+
+
+def _suggest(trial: optuna.Trial, key: str, entry: SpaceEntry) -> Value:
+    distribution = _distribution(entry)
+    if isinstance(distribution, CategoricalDistribution):
+        return json.loads(str(trial.suggest_categorical(key, distribution.choices)))
+    if isinstance(distribution, IntDistribution):
+        return trial.suggest_int(key, distribution.low, distribution.high)
+    assert isinstance(distribution, FloatDistribution)
+    return trial.suggest_float(key, distribution.low, distribution.high, log=distribution.log)

@@ -120,6 +120,7 @@ def test_both_ends_of_optuna_ranges_are_validated(tmp_path: Path) -> None:
         ("base: tiny.yaml\nspace: {}\n", "space: expected a mapping, not empty"),
         (GRID + "search: gird\n", "search: expected one of 'grid', 'random', 'optuna', found 'gird'; did you mean"),
         (GRID + "trials: 3\n", "trials: a grid has as many as its lists make"),
+        (GRID + "sampler: cma_es\n", "sampler: is cma_es, but search is grid: take search: optuna"),
         (GRID + "objective: best\n", "objective: expected one of 'final_return', 'best_reward', or a mapping"),
         (GRID + "objective: best_reward\n", "objective: 'best_reward' is for program searches: expected 'final_"),
         (GRID + "objective: {success_rate_weight: 1}\n", "stop.target_return: is null, but the objective"),
@@ -186,6 +187,8 @@ def test_identity_has_everything_that_affects_results(tmp_path: Path) -> None:
         load(written(tmp_path, GRID, TINY.replace("seed: 1", "seed: 2"))),
         load(written(tmp_path, GRID, TINY.replace("generations: 6", "generations: 7"))),
     ]
+    optuna = GRID + "search: optuna\ntrials: 3\n"
+    plans += [load(written(tmp_path, optuna)), load(written(tmp_path, optuna + "sampler: cma_es\n"))]
     identities = [repr(plan.identity()) for plan in plans]
     assert len(set(identities)) == len(plans)
     assert repr(load(written(tmp_path, "# a remark\n" + GRID)).identity()) == identities[0]

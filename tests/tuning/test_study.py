@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
 import optuna
 import pytest
 
+from hpc_es.tuning.plan import SamplerName
 from hpc_es.tuning.space import parse_space
 from hpc_es.tuning.study import JOURNAL, Study
 from hpc_es.tuning.trials import Trial
@@ -20,10 +22,10 @@ SPACE = {
 }
 
 
-def study(directory: Path, trials: int = 20, seed: int = 1) -> Study:
+def study(directory: Path, trials: int = 20, seed: int = 1, sampler: SamplerName = "tpe") -> Study:
     space, problems = parse_space(SPACE, "optuna")
     assert problems == []
-    return Study(directory, space, trials, seed)
+    return Study(directory, space, trials, seed, sampler)
 
 
 def chosen(one: Study) -> Any:
@@ -75,6 +77,34 @@ def test_study_improves_on_random_trials(tmp_path: Path) -> None:
         one.tell(trial)
         claim.release()
     assert sum(away[-10:]) < 0.5 * sum(away[:10])
+
+
+def test_cma_es_searches_the_mixed_space_and_continues_after_kills(tmp_path: Path) -> None:
+    """Optimum 0 at a = 0.01, b = 1, c = 2, d = null. Each study object is a new process, and one trial is killed."""
+
+    def objective(values: dict[str, Any]) -> float:
+        cost = math.log10(values["a"] / 0.01) ** 2 + (values["b"] - 1) ** 2 + (values["c"] - 2) ** 2
+        return -cost - (values["d"] is not None)
+
+    chosen_values: dict[str, list[dict[str, Any]]] = {}
+    for name in ("whole", "killed"):
+        (tmp_path / name).mkdir()
+        one = study(tmp_path / name, 80, sampler="cma_es")
+        for number in range(80):
+            if name == "killed" and number in {3, 20}:
+                trial, claim, _ = chosen(one)
+                claim.release()  # the process ends without a result
+            if name == "killed" and number % 10 == 3:
+                one = study(tmp_path / name, 80, sampler="cma_es")
+            trial, claim, values = chosen(one)
+            assert trial.number == number
+            trial.end(values, "complete", objective(values))
+            one.tell(trial)
+            claim.release()
+            chosen_values.setdefault(name, []).append(values)
+    assert chosen_values["killed"] == chosen_values["whole"]
+    assert max(map(objective, chosen_values["whole"])) > -0.05
+    assert {type(values["c"]) for values in chosen_values["whole"]} == {int}
 
 
 def test_study_has_exactly_its_number_of_trials(tmp_path: Path) -> None:
