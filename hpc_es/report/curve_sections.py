@@ -45,6 +45,8 @@ DIAGNOSTICS = {
     "axis_ratio": "Longest axis / shortest axis of the distribution",
     "path_length": "|p_s| / its expected length",
     "archive_size": "Archive size",
+    "best_violation": "Violation of the best vector",
+    "feasible_share": "Share of feasible vectors",
     "token_entropy": "Entropy per token",
     "distinct_programs": "Distinct programs per batch",
 }

@@ -37,6 +37,7 @@ DRAWN = (  # the columns that are kept in memory
     *dict.fromkeys(COLUMNS.values()),
     *("return_mean", "return_std", "evaluation_return_mean", "best_value", "best_reward", "solved"),
     *("sigma", "axis_ratio", "path_length", "archive_size", "restarts", "token_entropy", "distinct_programs"),
+    *("best_violation", "feasible_share"),
 )
 MOST_POINTS = 2000  # per line; a panel is about 500 pixels wide
 INIT_FILES = ("init_observations", "init_optimizer")  # keys of `policy` that may name files, as init_from does
@@ -153,6 +154,8 @@ def load(path: Path) -> RunCurves:
             number = row.get(name)
             column.append(np.nan if number is None else float(number))
     columns = {name: np.frombuffer(column) for name, column in values.items()}
+    if (columns["best_violation"] == 0).any():  # values of infeasible vectors cannot be compared with feasible ones
+        columns["best_value"] = np.where(columns["best_violation"] > 0, np.nan, columns["best_value"])
     run = RunCurves(path, _with_task_of_cycle(config, path), columns)
     if not all(run.series(COLUMNS[x], run.measure.y)[0].size for x in run.measure.panels):
         raise UserError(f"{path / JSONL} has no metrics yet; plot the run after its first generation")

@@ -5,16 +5,17 @@ programs executed. The runs of a group (`curves.grouped`) are averaged, and the 
 (n - 1); for a single run it is the standard deviation over the population.
 
 If the runs have such metrics, a lower row shows diagnostics of the search on a logarithmic axis: step size, axis ratio
-of the distribution, length of the step-size path and archive size, with vertical lines at restarts; for programs, the
-entropy per token and the number of distinct programs per batch. Metrics that never change are left out.
+of the distribution, length of the step-size path, archive size, and with constraints the violation of the best vector
+and the share of feasible vectors, with vertical lines at restarts; for programs, the entropy per token and the number
+of distinct programs per batch. Metrics that never change are left out.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import matplotlib as mpl
 import numpy as np
@@ -67,13 +68,16 @@ STYLE: dict[Any, Any] = {
     "pdf.fonttype": 42,  # text stays text
     "svg.hashsalt": "hpc_es",  # the same runs give the same file
 }
-VECTOR_DIAGNOSTICS = {  # metric: dash pattern, label
+LineStyle: TypeAlias = str | tuple[int, tuple[int, ...]]  # a name, or offset and lengths of dashes and gaps
+VECTOR_DIAGNOSTICS: Mapping[str, tuple[LineStyle, str]] = {  # metric: dash pattern, label
     "sigma": ("-", "sigma"),
     "axis_ratio": (":", "longest axis / shortest axis"),
     "path_length": ("--", "|p_s| / its expected length"),
     "archive_size": ("-.", "archive size"),
+    "best_violation": ((0, (5, 1, 1, 1, 1, 1)), "violation of the best vector"),
+    "feasible_share": ((0, (1, 3)), "share of feasible vectors"),
 }
-PROGRAM_DIAGNOSTICS = {
+PROGRAM_DIAGNOSTICS: Mapping[str, tuple[LineStyle, str]] = {
     "token_entropy": ("-", "entropy per token"),
     "distinct_programs": (":", "distinct programs per batch"),
 }
@@ -214,7 +218,7 @@ def _draw_diagnostics(ax: Axes, group: RunGroup, x: X, color: str) -> None:
         if series is not None:
             curve = series.thinned()
             width, marker = 1.3 if dash == "-" else 0.9, "." if len(curve.x) == 1 else None
-            ax.plot(curve.x, curve.mean, dash, color=color, lw=width, marker=marker)
+            ax.plot(curve.x, curve.mean, ls=dash, color=color, lw=width, marker=marker)
     for position in restarts(group, x):
         ax.axvline(position, color=color, lw=0.7, alpha=0.6)
     ax.set_yscale("log")

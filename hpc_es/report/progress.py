@@ -171,9 +171,12 @@ class Progress:
         centre = (
             f"{number(sign * last)} (best {number(sign * best)})" if last is not None and best is not None else None
         )
+        violation, share = row.get("best_violation"), row.get("feasible_share")
         return [
             ("value", f"{number(None if mean is None else sign * mean)} ± {number(row.get('return_std'))}"),
             ("best value", number(row.get("best_value"))),
+            ("violation", number(violation) if violation else None),
+            ("feasible", f"{share:.0%}" if share is not None and not math.isnan(share) else None),
             ("sigma", number(row["sigma"]) if row.get("sigma") is not None else None),
             ("value of centre", centre),
             ("evaluations", number(row.get("episodes_total"))),

@@ -229,6 +229,24 @@ def test_restarts_and_paths_are_plotted_and_constants_are_not(tmp_path: Path) ->
     assert labels == ["best value so far", "|p_s| / its expected length", "restart"]
 
 
+def test_violation_and_feasible_share_are_plotted_and_infeasible_values_are_not(tmp_path: Path) -> None:
+    numbers = [
+        {"best_value": value, "best_violation": violation, "feasible_share": share}
+        for value, violation, share in ((0.5, 2.0, 0.0), (0.7, 1.0, 0.0), (5.0, 0.0, 0.25), (4.0, 0.0, 0.5))
+    ]
+    drawn = figure(grouped([load(searched(tmp_path / "run", numbers))]), ("evaluations",), None)
+    (value,) = drawn.axes[0].get_lines()
+    assert list(value.get_xdata()) == [30, 40] and list(value.get_ydata()) == [5, 4]
+    violation, share = drawn.axes[1].get_lines()
+    assert list(violation.get_xdata()) == [10, 20] and list(violation.get_ydata()) == pytest.approx([2, 1])
+    assert list(share.get_xdata()) == [30, 40] and list(share.get_ydata()) == pytest.approx([0.25, 0.5])
+    labels = [text.get_text() for text in drawn.legends[0].get_texts()]
+    assert labels == ["best value so far", "violation of the best vector", "share of feasible vectors"]
+    never = searched(tmp_path / "never", [{**item, "best_violation": 1.0} for item in numbers])
+    (value,) = figure(grouped([load(never)]), ("evaluations",), None).axes[0].get_lines()
+    assert len(value.get_ydata()) == 4
+
+
 def test_archive_size_of_a_policy_search_is_plotted_below_the_returns(tmp_path: Path) -> None:
     numbers = [{"best_value": None, "return_mean": 1.0, "archive_size": size} for size in (2, 3)]
     drawn = figure(grouped([load(searched(tmp_path / "run", numbers))]), ("timesteps",), None)

@@ -99,6 +99,17 @@ def test_progress_of_a_vector_search_has_best_value_and_step_size(
     assert "best value 0.001234  sigma 0.25" in capsys.readouterr().out
 
 
+def test_progress_with_constraints_has_violation_and_feasible_share(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    progress = Progress(tmp_path, limits(), goal="minimise")
+    for generation, (violation, share) in enumerate([(0.5, 0.0), (0.0, 0.25)]):
+        progress.update(row(generation, best_value=2.0, best_violation=violation, feasible_share=share))
+        progress.close()
+    first, second = capsys.readouterr().out.splitlines()
+    assert "best value 2  violation 0.5  feasible 0%" in first and "best value 2  feasible 25%" in second
+
+
 @pytest.mark.parametrize(("goal", "sign"), [("minimise", -1), ("maximise", 1)])
 def test_progress_of_an_objective_has_values_and_evaluations(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], goal: Literal["minimise", "maximise"], sign: int
