@@ -74,14 +74,14 @@ def parser() -> argparse.ArgumentParser:
     discrete.add_argument("--sizes", nargs="+", type=int, default=[20, 40], help="numbers of parameters")
     discrete.add_argument("--runs", type=int, default=20, help="runs per function")
     discrete.add_argument("--only", nargs="+", default=list(mixed.CONTENDERS), choices=list(mixed.CONTENDERS))
-    discrete.add_argument("--csv", type=Path, help="write all trials, such as to docs/mixed.csv")
+    discrete.add_argument("--csv", type=Path, help="table of trials, such as docs/mixed.csv, to continue")
     limited = commands.add_parser("constrained", help="evaluations on constrained functions")
     limited.set_defaults(run=run_constrained)
     limited.add_argument("--runs", type=int, default=12, help="runs per function")
     limited.add_argument(
         "--only", nargs="+", default=list(constrained.CONTENDERS), choices=list(constrained.CONTENDERS)
     )
-    limited.add_argument("--csv", type=Path, help="write all trials, such as to docs/constrained.csv")
+    limited.add_argument("--csv", type=Path, help="table of trials, such as docs/constrained.csv, to continue")
     for command in (costs, together):
         command.add_argument("--strict", action="store_true", help="end with status 1 if a target is missed")
     return parser
@@ -116,18 +116,26 @@ def show_tables(options: argparse.Namespace) -> int:
 
 
 def run_mixed(options: argparse.Namespace) -> int:
-    """Run the searches on functions of numbers, integers and booleans."""
-    return _tabulate(mixed.trials(options.sizes, options.runs, options.only), options.csv or RESULTS / "mixed.csv")
+    """Run the searches on functions of numbers, integers and booleans that are missing in the table."""
+    path = options.csv or RESULTS / "mixed.csv"
+    rows = _known(path)
+    return _tabulate(rows, mixed.trials(options.sizes, options.runs, options.only, rows), path)
 
 
 def run_constrained(options: argparse.Namespace) -> int:
-    """Run the searches on constrained functions."""
-    return _tabulate(constrained.trials(options.runs, options.only), options.csv or RESULTS / "constrained.csv")
+    """Run the searches on constrained functions that are missing in the table."""
+    path = options.csv or RESULTS / "constrained.csv"
+    rows = _known(path)
+    return _tabulate(rows, constrained.trials(options.runs, options.only, rows), path)
 
 
-def _tabulate(trials: Iterable[mixed.Trial], path: Path) -> int:
-    """Write the trials to `path` after each, and print the table."""
-    rows: list[mixed.Trial] = []
+def _known(path: Path) -> list[mixed.Trial]:
+    return mixed.read(path.read_text()) if path.exists() else []
+
+
+def _tabulate(known: Sequence[mixed.Trial], trials: Iterable[mixed.Trial], path: Path) -> int:
+    """Add the trials to those in `path` one by one, and print the table."""
+    rows = list(known)
     for row in trials:
         rows.append(row)
         path.write_text(mixed.csv_text(rows))

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 import hpc_es
+from benchmarks.functions.mixed import Trial, identity
 from hpc_es.core.data import Float64
 
 CAP = 30_000  # evaluations
@@ -87,6 +88,34 @@ def g06(x: Float64) -> tuple[float, list[float]]:
     return (a - 10) ** 3 + (b - 20) ** 3, limits
 
 
+def g07(x: Float64) -> tuple[float, list[float]]:
+    a, b, c, d, e, f, g, h, i, j = x.tolist()
+    value = a * a + b * b + a * b - 14 * a - 16 * b + (c - 10) ** 2 + 4 * (d - 5) ** 2 + (e - 3) ** 2
+    value += 2 * (f - 1) ** 2 + 5 * g * g + 7 * (h - 11) ** 2 + 2 * (i - 10) ** 2 + (j - 7) ** 2 + 45
+    return value, [
+        4 * a + 5 * b - 3 * g + 9 * h - 105,
+        10 * a - 8 * b - 17 * g + 2 * h,
+        -8 * a + 2 * b + 5 * i - 2 * j - 12,
+        3 * (a - 2) ** 2 + 4 * (b - 3) ** 2 + 2 * c * c - 7 * d - 120,
+        5 * a * a + 8 * b + (c - 6) ** 2 - 2 * d - 40,
+        a * a + 2 * (b - 2) ** 2 - 2 * a * b + 14 * e - 6 * f,
+        0.5 * (a - 8) ** 2 + 2 * (b - 4) ** 2 + 3 * e * e - f - 30,
+        -3 * a + 6 * b + 12 * (i - 8) ** 2 - 7 * j,
+    ]
+
+
+def g10(x: Float64) -> tuple[float, list[float]]:
+    a, b, c, d, e, f, g, h = x.tolist()
+    return a + b + c, [
+        0.0025 * (d + f) - 1,
+        0.0025 * (e + g - d) - 1,
+        0.01 * (h - e) - 1,
+        -a * f + 833.33252 * d + 100 * a - 83333.333,
+        -b * g + 1250 * e + b * d - 1250 * d,
+        -c * h + 1250000 + c * e - 2500 * e,
+    ]
+
+
 def g09(x: Float64) -> tuple[float, list[float]]:
     a, b, c, d, e, f, g = x.tolist()
     value = (a - 10) ** 2 + 5 * (b - 12) ** 2 + c**4 + 3 * (d - 11) ** 2 + 10 * e**6 + 7 * f * f + g**4
@@ -108,7 +137,9 @@ PROBLEMS = {
     "Rosenbrock in a ball": Problem(rosenbrock_in_a_ball, BALL, [0.0] * 10),
     "g04": Problem(g04, -30665.538672, None, ([78, 33, 27, 27, 27], [102, 45, 45, 45, 45]), 0.3),
     "g06": Problem(g06, -6961.8138756, None, ([13, 0], [100, 100]), 0.3),
+    "g07": Problem(g07, 24.306209068, None, ([-10] * 10, [10] * 10), 0.3),
     "g09": Problem(g09, 680.630057374, None, ([-10] * 7, [10] * 7), 0.3),
+    "g10": Problem(g10, 7049.24802, None, ([100, 1000, 1000, *[10] * 5], [10000] * 3 + [1000] * 5), 0.3),
 }
 
 
@@ -175,15 +206,18 @@ CONTENDERS: dict[str, Callable[[Problem, Counted, int], None]] = {
 }
 
 
-def trials(runs: int, only: Sequence[str]) -> Iterator[dict[str, int | str]]:
-    """Yield the trials: contender, function, n, seed and evaluations, -1 without success."""
-    for name, problem in PROBLEMS.items():
-        for contender in only:
-            for seed in range(runs):
+def trials(runs: int, only: Sequence[str], known: Sequence[Trial] = ()) -> Iterator[Trial]:
+    """Yield the trials, except the known ones: contender, function, n, seed and evaluations, -1 without success."""
+    done = {identity(row) for row in known}
+    for seed in range(runs):
+        for name, problem in PROBLEMS.items():
+            for contender in only:
+                row: Trial = {"contender": contender, "function": name, "n": problem.size, "seed": seed}
+                if identity(row) in done:
+                    continue
                 f, evaluations = Counted(problem), -1
                 try:
                     CONTENDERS[contender](problem, f, seed)
                 except Solved:
                     evaluations = f.evaluations
-                row = {"contender": contender, "function": name, "n": problem.size, "seed": seed}
                 yield {**row, "evaluations": evaluations}

@@ -161,14 +161,30 @@ CONTENDERS: dict[str, Callable[..., int]] = {
 }
 
 
-def trials(sizes: Sequence[int], runs: int, only: Sequence[str]) -> Iterator[Trial]:
-    """Yield the trials of all contenders whose names are in `only`, on all functions."""
+def trials(sizes: Sequence[int], runs: int, only: Sequence[str], known: Sequence[Trial] = ()) -> Iterator[Trial]:
+    """Yield the trials of all contenders whose names are in `only`, on all functions, except the known ones."""
+    done = {identity(row) for row in known}
     for n in sizes:
-        for name, f in functions(n).items():
-            for contender in only:
-                for seed in range(runs):
-                    evaluations = CONTENDERS[contender](f, name, n, seed)
-                    yield {"contender": contender, "function": name, "n": n, "seed": seed, "evaluations": evaluations}
+        for seed in range(runs):  # outside, so that an unfinished table has equally many runs in all cells
+            for name, f in functions(n).items():
+                for contender in only:
+                    row: Trial = {"contender": contender, "function": name, "n": n, "seed": seed}
+                    if identity(row) not in done:
+                        yield {**row, "evaluations": CONTENDERS[contender](f, name, n, seed)}
+
+
+def identity(row: Trial) -> tuple[int | str, ...]:
+    """Return contender, function, size and seed of a trial."""
+    return tuple(row[name] for name in ("contender", "function", "n", "seed"))
+
+
+def read(text: str) -> list[Trial]:
+    """Return the trials of a CSV."""
+    numbers = ("n", "seed", "evaluations")
+    return [
+        {name: int(value) if name in numbers else value for name, value in row.items()}
+        for row in csv.DictReader(StringIO(text))
+    ]
 
 
 def csv_text(rows: Sequence[Trial]) -> str:
