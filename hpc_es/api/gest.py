@@ -156,7 +156,7 @@ class Generator(StandardGenerator):  # type: ignore[misc]
             raise ValueError(f"_id {name}: its result was ingested before")
 
     def _outputs(self, result: Point) -> tuple[float, list[float]]:
-        """Return the cost of a result, and its constraint values, which are at most 0 where it is feasible."""
+        """Return the cost of a result, and its constraint values, at most 0 if it is feasible."""
         missing = [name for name in self._vocs.all_names if name not in result]
         if missing:
             raise ValueError(f"expected all names of the VOCS, found no {', '.join(missing)} in {result}")

@@ -79,7 +79,7 @@ class Minimum:
 
     @property
     def message(self) -> str:
-        """Why the search ended, `reason`."""
+        """The reason why the search ended."""
         return self.reason
 
 
