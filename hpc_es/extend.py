@@ -106,8 +106,18 @@ from hpc_es.core.policy import (
     Segments,
     Tree,
 )
-from hpc_es.core.population import Directions, Explicit, Layout, Noise, Perturbed, Population, unperturbed
-from hpc_es.noise import BlockNoise
+from hpc_es.core.population import (
+    Directions,
+    Explicit,
+    Factorisation,
+    Layout,
+    LowRank,
+    Noise,
+    Perturbed,
+    Population,
+    unperturbed,
+)
+from hpc_es.noise import BlockNoise, NoiseOptions
 from hpc_es.policies.networks.feed_forward import FeedForwardPolicy
 from hpc_es.policies.networks.heads import ActionHead, Head, normalise, normalised, require_flat
 from hpc_es.policies.networks.network import Network
@@ -156,7 +166,9 @@ __all__ = [  # noqa: RUF022  (in the order of the groups above)
     # Data: parameters and candidates.
     "Directions",
     "Explicit",
+    "Factorisation",
     "Layout",
+    "LowRank",
     "Perturbed",
     "Population",
     "unperturbed",
@@ -194,6 +206,7 @@ __all__ = [  # noqa: RUF022  (in the order of the groups above)
     "unused",
     # Base classes.
     "BlockNoise",
+    "NoiseOptions",
     "DistributionOptions",
     "DistributionStrategy",
     "FeedForwardPolicy",

@@ -29,7 +29,7 @@ from hpc_es.core.data import SIGN_RETURN, Chunk, Float64, Results, Rows, State
 from hpc_es.core.interfaces import Needs, VectorProblem
 from hpc_es.core.population import Population
 
-NEEDS = Needs(searches="vectors", noise=True)
+NEEDS = Needs(searches="vectors", noise=True, max_rank=np.inf)
 
 
 @options

@@ -31,7 +31,7 @@ from hpc_es.core.data import Array, Chunk, Float64, Results, Rows, State
 from hpc_es.core.interfaces import Needs
 from hpc_es.core.population import Population
 
-NEEDS = Needs(searches="vectors", noise=True, presets={"noise.kind": "counter"})
+NEEDS = Needs(searches="vectors", noise=True, max_rank=1, presets={"noise.kind": "counter"})
 RADIUS_IN_SPEEDS = 15  # initial radius divided by ClipUp's maximum speed, as in the paper for Walker2d and LunarLander
 
 

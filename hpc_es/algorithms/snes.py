@@ -27,7 +27,7 @@ from hpc_es.core.data import Array, Arrays, Chunk, Float64, Rows, State
 from hpc_es.core.interfaces import Needs
 from hpc_es.core.population import Population
 
-NEEDS = Needs(searches="vectors", noise=True, growing=True, presets={"noise.kind": "counter"})
+NEEDS = Needs(searches="vectors", noise=True, max_rank=1, growing=True, presets={"noise.kind": "counter"})
 
 
 @options

@@ -27,7 +27,7 @@ from hpc_es.tasks.function import ObjectiveTask, initial_vector
 from hpc_es.tasks.functions.parameters import Value
 from hpc_es.tasks.functions.problem import BestVector
 from hpc_es.tasks.functions.python_evaluator import EvaluationResult, constrained_result, result_of
-from hpc_es.training.build import Parts
+from hpc_es.training.build import Parts, build_noise
 from hpc_es.training.compatibility import algorithm_mismatches, needs, rounding_warnings
 from hpc_es.training.executors import SerialExecutor
 from hpc_es.training.generation import Generation, update_state
@@ -50,9 +50,7 @@ def parts_of(config: Config, task: Any, chunk_size: int) -> Parts:
     problem: Any = task.problem("vectors", None, keys, chunk_size)
     if problems := list(algorithm_mismatches(config, problem)):
         raise ConfigError(problems)
-    noise = None
-    if requirements.noise:
-        noise = module("noise", config.noise.kind).build(config.noise, keys, problem.layout, None)
+    noise = build_noise(config, keys, problem.layout, None) if requirements.noise else None
     build = module("algorithms", config.algorithm.kind).build
     algorithm = build(config.algorithm, problem, noise, keys, chunk_size)
     row = row_dtype((*problem.columns, *requirements.columns))

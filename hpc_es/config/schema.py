@@ -259,6 +259,8 @@ class Config:
             return True
         if self.policy is not None and is_user_kind(self.policy.kind):
             return True
+        if getattr(self.policy, "low_rank_product", "rows") == "matrix":
+            return True
         return bool(module("algorithms", self.algorithm.kind).NEEDS.gradients)
 
     def problems(self) -> Iterator[ConfigProblem]:

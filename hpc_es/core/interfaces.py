@@ -62,6 +62,7 @@ class Needs:
     searches: Searched  # kind of problem
     policy: str = "mlp"  # default kind of policy, for tasks in which a policy acts
     noise: bool = False  # whether it perturbs parameters with a `Noise`
+    max_rank: float = 0  # largest `noise.rank` that it supports: 0, 1 or infinite; squares are summed with rank 1 only
     tensorflow: bool = False  # whether the algorithm itself uses TensorFlow, unless the policy is computed by JAX
     gradients: bool = False  # whether chunks return gradients; results then depend on the chunks
     columns: tuple[Column, ...] = ()  # further columns of the rows, filled by its `evaluate`

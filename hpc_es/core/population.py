@@ -198,3 +198,118 @@ def unperturbed(layout: Layout, centre: Array, jobs: int) -> Perturbed:
     """Return a population of `jobs` copies of the centre, dtype[size]."""
     none = np.empty((0, layout.size), np.float32)
     return Perturbed(layout, centre[np.newaxis], none, np.zeros(jobs, np.intp), np.zeros(jobs, centre.dtype))
+
+
+@dataclass(frozen=True)
+class Factorisation:
+    """The parts of a layout whose perturbations are of low rank (EGGROLL, arXiv:2511.16652, section 4).
+
+    The perturbation of a matrix is E = left^T right / sqrt(rank), with standard normal factors left [rank, rows] and
+    right [rank, columns]; its elements have mean 0 and variance 1. A part with several axes, such as the kernel of a
+    convolution, is a matrix whose columns are its last axis. Vectors, parts named in `full`, and matrices with fewer
+    elements than factors have full noise. All numbers of a perturbation form one vector, of the layout `compact`.
+    """
+
+    layout: Layout
+    rank: int
+    full: tuple[str, ...] = ()
+
+    @cached_property
+    def matrices(self) -> Mapping[str, tuple[int, int]]:
+        """Rows and columns of the parts of low rank."""
+        matrices = {}
+        for name, shape in self.layout.shapes.items():
+            rows, columns = prod(shape[:-1]), shape[-1] if shape else 1
+            if len(shape) > 1 and name not in self.full and self.rank * (rows + columns) < rows * columns:
+                matrices[name] = rows, columns
+        return matrices
+
+    @cached_property
+    def compact(self) -> Layout:
+        """The layout of the numbers of a perturbation: "<name>:left" and "<name>:right" of a matrix, other parts."""
+        shapes: dict[str, Shape] = {}
+        for name, shape in self.layout.shapes.items():
+            if name in self.matrices:
+                rows, columns = self.matrices[name]
+                shapes |= {f"{name}:left": (self.rank, rows), f"{name}:right": (self.rank, columns)}
+            else:
+                shapes[name] = shape
+        return Layout(shapes)
+
+    def factors(self, numbers: Array, name: str, start: int = 0) -> tuple[Array, Array]:
+        """Return views of left [pairs, rank, rows] and right [pairs, rank, columns] of a matrix.
+
+        `numbers`, [pairs, ...], are those of compact vectors from the index `start` on.
+        """
+        (first, middle), (_, stop) = (self.compact.spans[f"{name}:{side}"] for side in ("left", "right"))
+        left, right = numbers[:, first - start : middle - start], numbers[:, middle - start : stop - start]
+        return left.reshape(len(numbers), self.rank, -1), right.reshape(len(numbers), self.rank, -1)
+
+
+@dataclass(frozen=True)
+class LowRank(Population):
+    """Candidates whose matrices are perturbed by low-rank products: centre + scales[i] * E of the pair rows[i].
+
+    A problem can evaluate them without forming any matrix: `factors` has what each candidate adds to `centre_part`.
+    """
+
+    factorisation: Factorisation
+    centre: Array  # dtype[size]
+    numbers: Float32  # float32[pairs, compact size], the numbers of each perturbation
+    rows: npt.NDArray[np.intp]  # intp[jobs], index of each candidate's perturbation
+    scales: Array  # dtype[jobs], such as +sigma and -sigma
+    ratios: Array | None = None  # dtype[size], factor of each element of a perturbation; None: 1
+
+    @property
+    def layout(self) -> Layout:  # type: ignore[override]
+        """The layout of candidates."""
+        return self.factorisation.layout
+
+    @property
+    def matrices(self) -> Mapping[str, tuple[int, int]]:
+        """Rows and columns of the parts that `factors` returns; none if elements have factors of their own."""
+        return self.factorisation.matrices if self.ratios is None else {}
+
+    def __len__(self) -> int:
+        return len(self.scales)
+
+    def centre_part(self, name: str) -> Array:
+        """Return a part of the centre, dtype[*shape]."""
+        start, stop = self.layout.spans[name]
+        return self.centre[start:stop].reshape(self.layout.shapes[name])
+
+    def factors(self, name: str) -> tuple[Array, Array]:
+        """Return the factors of a matrix: that of candidate i is centre_part + left[i].T @ right[i].
+
+        They are dtype[jobs, rank, rows] and dtype[jobs, rank, columns]; right contains the scales and 1 / sqrt(rank).
+        """
+        left, right = self.factorisation.factors(self.numbers, name)
+        scales = self.scales / np.sqrt(self.scales.dtype.type(self.factorisation.rank))
+        dtype = self.centre.dtype
+        return left[self.rows].astype(dtype, copy=False), right[self.rows] * scales[:, np.newaxis, np.newaxis]
+
+    def elements(self, start: int, stop: int) -> Array:
+        """Return candidates with their matrices formed, dtype[jobs, stop - start]."""
+        stack = np.empty((len(self), stop - start), self.centre.dtype)
+        for name, (first, end) in self.layout.spans.items():
+            low, high = max(first, start), min(end, stop)
+            if low < high:
+                stack[:, low - start : high - start] = self._perturbation(name, low - first, high - first)
+        if self.ratios is not None:
+            stack *= self.ratios[start:stop]
+        stack += self.centre[start:stop]
+        return stack
+
+    def _perturbation(self, name: str, low: int, high: int) -> Array:
+        """Return the elements low .. high - 1 of scale * E of a part, dtype[jobs, high - low]."""
+        if name not in self.factorisation.matrices:
+            first, _ = self.factorisation.compact.spans[name]
+            full = self.numbers[:, first + low : first + high][self.rows].astype(self.centre.dtype, copy=False)
+            return full * self.scales[:, np.newaxis]
+        left, right = self.factors(name)
+        columns = right.shape[2]
+        top, bottom = low // columns, -(-high // columns)
+        formed = left[:, 0, top:bottom, np.newaxis] * right[:, 0, np.newaxis]
+        for k in range(1, left.shape[1]):  # a matrix product over one or a few numbers takes longer
+            formed += left[:, k, top:bottom, np.newaxis] * right[:, k, np.newaxis]
+        return formed.reshape(len(self), -1)[:, low - top * columns : high - top * columns]

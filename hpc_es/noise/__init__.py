@@ -1,16 +1,35 @@
-"""Noise: standard normal perturbations, from counters or from a table, and the base class of both.
+"""Noise: standard normal perturbations, from counters or from a table, and the base classes of both.
 
-`BlockNoise` divides a vector into blocks, and computes weighted sums of perturbations in the order of the pairs.
+`NoiseOptions` are the keys of all kinds. `BlockNoise` divides a vector into blocks, and computes weighted sums of
+perturbations in the order of the pairs.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from hpc_es.config.options import Count, option, options, unused
 from hpc_es.core.data import Array, Float32, FloatDtype
+
+
+@options
+class NoiseOptions:
+    """`noise:` of any kind; each kind overrides `kind`."""
+
+    kind: str = option("name of the noise")
+    rank: Count | None = option(
+        "rank of the perturbations of matrices, products of normal factors, for `es`, `pgpe` and `snes`; null: full",
+        None,
+    )
+    full: tuple[str, ...] = option("matrices with full noise although there is a rank, by name of the part", ())
+
+    def warnings(self) -> Iterator[tuple[str, str]]:
+        """Yield (key, text) for each option that has no effect."""
+        if self.rank is None:
+            yield from unused(self, ("full",), "rank is null")
 
 
 class BlockNoise(ABC):

@@ -10,14 +10,14 @@ from hpc_es.config.options import option, options
 from hpc_es.core.data import Float32
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.core.population import Layout
-from hpc_es.noise import BlockNoise
+from hpc_es.noise import BlockNoise, NoiseOptions
 
 MAX_CACHED = 1 << 23  # cached numbers, 32 MB per rank
 BLOCK = 8192  # parameters per block; results depend on it, because every block has its own generator
 
 
 @options
-class Options:
+class Options(NoiseOptions):
     """`noise:` with `kind: counter`."""
 
     kind: Literal["counter"] = option("name of the noise", "counter")

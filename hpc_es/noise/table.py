@@ -16,14 +16,14 @@ from hpc_es.core.errors import ConfigError
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.core.population import Layout
 from hpc_es.mpi.world import World
-from hpc_es.noise import BlockNoise
+from hpc_es.noise import BlockNoise, NoiseOptions
 from hpc_es.noise.counter import BLOCK
 
 FILL_BLOCK = 1 << 20  # numbers per generator; results depend on it
 
 
 @options
-class Options:
+class Options(NoiseOptions):
     """`noise:` with `kind: table`."""
 
     kind: Literal["table"] = option("name of the noise", "table")

@@ -33,28 +33,31 @@ from hpc_es.policies.networks.layers import (
     lstm_matrices,
     normalised_columns,
 )
+from hpc_es.policies.networks.weights import Weights, weights_of
 
 
 class LSTMActor:
-    """Computes the actions of all rows with NumPy; a row's results do not depend on the other rows.
+    """Computes the actions of all rows with NumPy.
 
+    A row's results do not depend on the other rows, except with `low_rank_product: matrix`.
     A row is a job, or with `with_episodes` an episode of a job: episode e of job j is row j * episodes + e.
     """
 
-    def __init__(self, network: LSTMNetwork, stack: Float32, normaliser: Normaliser | None, episodes: int = 1) -> None:
+    def __init__(
+        self, network: LSTMNetwork, weights: Weights, normaliser: Normaliser | None, episodes: int = 1
+    ) -> None:
         self._network, self._normaliser, self._episodes = network, normaliser, episodes
         self._layers = [InPlaceGates(units) for units in network.hidden_dims]
-        memory = [np.zeros((len(stack) * episodes, 2, units), np.float32) for units in network.hidden_dims]
-        self._bind(stack, memory)
+        memory = [np.zeros((len(weights) * episodes, 2, units), np.float32) for units in network.hidden_dims]
+        self._bind(weights, memory)
 
-    def _bind(self, stack: Float32, memory: list[Float32]) -> None:
-        """Create views of the weights and a buffer for each layer's input [x, h, 1]; the 1 multiplies the bias.
+    def _bind(self, weights: Weights, memory: list[Float32]) -> None:
+        """Create a buffer for each layer's input [x, h, 1]; the 1 multiplies the bias.
 
-        `stack` is float32[jobs, params]; `memory` is h and c of each layer, float32[rows, 2, units].
+        `memory` is h and c of each layer, float32[rows, 2, units].
         """
-        self._stack, jobs, episodes = stack, len(stack), self._episodes
+        self._weights, jobs, episodes = weights, len(weights), self._episodes
         widths = (self._network.observations, *self._network.hidden_dims)
-        self._matrices = lstm_matrices(stack, self._network.layout)
         self._inputs = [np.ones((jobs, episodes, n + units + 1), np.float32) for n, units in pairwise(widths)]
         self._cells = []
         for inputs, h_and_c, n in zip(self._inputs, memory, widths, strict=False):
@@ -65,25 +68,26 @@ class LSTMActor:
 
     def with_episodes(self, episodes: int) -> LSTMActor:
         """Return a new actor with this many rows per job, each at the start of an episode."""
-        return LSTMActor(self._network, self._stack, self._normaliser, episodes)
+        return LSTMActor(self._network, self._weights, self._normaliser, episodes)
 
     def act(self, observations: Float32) -> Array:
         if self._normaliser is not None:
             observations = normalise(observations.astype(np.float32), self._normaliser)
-        below = observations.reshape(len(self._stack), self._episodes, self._network.observations)
-        for number, (inputs, matrix) in enumerate(zip(self._inputs, self._matrices, strict=False)):
+        below = observations.reshape(len(self._weights), self._episodes, self._network.observations)
+        for number, inputs in enumerate(self._inputs):
             n = below.shape[2]
             inputs[:, :, :n] = below
-            below, self._cells[number] = self._layers[number].gates(np.matmul(inputs, matrix), self._cells[number])
+            z = self._weights.product(number, inputs)
+            below, self._cells[number] = self._layers[number].gates(z, self._cells[number])
             inputs[:, :, n:-1] = below
         self._last[:, :, :-1] = below
-        outputs = np.matmul(self._last, self._matrices[-1])
+        outputs = self._weights.product(len(self._inputs), self._last)
         return self._network.head.actions(outputs.reshape(len(observations), self._network.outputs))
 
     def keep(self, rows: npt.NDArray[np.intp]) -> None:
         """Keep these rows, int[kept], which must be all episodes of the jobs that remain."""
         jobs = rows[:: self._episodes] // self._episodes
-        self._bind(self._stack[jobs], [h_and_c[rows] for h_and_c in self.memory()])
+        self._bind(self._weights.kept(jobs), [h_and_c[rows] for h_and_c in self.memory()])
 
     def memory(self) -> list[Float32]:
         """Return h and c of each layer, float32[rows, 2, units]."""
@@ -95,7 +99,7 @@ class LSTMActor:
         return memory
 
     def remember(self, memory: list[Float32]) -> None:
-        self._bind(self._stack, memory)
+        self._bind(self._weights, memory)
 
     def restart(self, row: int) -> None:
         job, episode = divmod(row, self._episodes)
@@ -115,10 +119,9 @@ class Options(shared.Options):
 class LSTM:
     """Normalisation of the observations, LSTM layers, output layer, action head."""
 
-    rows_are_independent = True
-
     def __init__(self, options: Options, spaces: Spaces) -> None:
         self.options = options
+        self.rows_are_independent = options.low_rank_product == "rows"
         self.observations = spaces.observations.size
         self.hidden_dims = options.hidden_dims
         head = Head.of(spaces.actions, options.action_bins, options.action_bounds)
@@ -148,7 +151,10 @@ class LSTM:
         """Return an actor with another head, such as one that samples actions."""
         if self.options.backend == "tensorflow":
             return CompiledActor(self._tensorflow_call, parameters, head, normaliser)
-        return LSTMActor(replace(self.network, head=head), parameters.stacked(), normaliser)
+        names = [*(f"lstm_{number}" for number in range(len(self.hidden_dims))), "output"]
+        matrices = partial(lstm_matrices, layout=self.layout)
+        weights = weights_of(parameters, names, matrices, self.options.low_rank_product)
+        return LSTMActor(replace(self.network, head=head), weights, normaliser)
 
     @cached_property
     def _tensorflow_call(self) -> CompiledCall:

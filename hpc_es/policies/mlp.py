@@ -25,26 +25,26 @@ from hpc_es.policies.networks import feed_forward as shared
 from hpc_es.policies.networks.compiled_actor import CompiledActor, CompiledCall
 from hpc_es.policies.networks.heads import ActionHead, Head, PureHead, normalise, require_flat
 from hpc_es.policies.networks.layers import ACTIVATIONS, Activation, Layers, MLPNetwork, normalised_columns
+from hpc_es.policies.networks.weights import Weights, weights_of
 
 
 class MLPActor:
-    """Computes the actions of all jobs with NumPy, one row per job; a row's results do not depend on the other rows."""
+    """Computes the actions of all jobs with NumPy, one row per job.
 
-    def __init__(self, network: MLPNetwork, stack: Float32, normaliser: Normaliser | None) -> None:
+    A row's results do not depend on the other rows, except with `low_rank_product: matrix`.
+    """
+
+    def __init__(self, network: MLPNetwork, weights: Weights, normaliser: Normaliser | None) -> None:
         self._network, self._normaliser = network, normaliser
         self._activation = ACTIVATIONS[network.activation]
-        self._bind(stack)
+        self._bind(weights)
 
-    def _bind(self, stack: Float32) -> None:
-        """Create views of the weights, float32[jobs, params], and a buffer for each layer's input.
-
-        The last column of a buffer is 1 and multiplies the biases.
-        """
-        self._stack = stack
+    def _bind(self, weights: Weights) -> None:
+        """Create a buffer for each layer's input. Its last column is 1 and multiplies the biases."""
+        self._weights = weights
         layers = self._network.layers
-        self._matrices = list(layers.matrices(stack))
         widths = layers.widths[:-1]
-        self._inputs = [np.ones((len(stack), 1, width + layers.bias), np.float32) for width in widths]
+        self._inputs = [np.ones((len(weights), 1, width + layers.bias), np.float32) for width in widths]
         values = [buffer[:, :, :width] for buffer, width in zip(self._inputs, widths, strict=True)]
         self._first = values[0][:, 0]  # where the observations are written
         self._outputs = [*values[1:], None]  # each layer writes into the buffer of the next
@@ -55,14 +55,14 @@ class MLPActor:
         if self._normaliser is not None:
             normalise(first, self._normaliser)
         outputs = first
-        for inputs, matrix, out in zip(self._inputs, self._matrices, self._outputs, strict=True):
-            outputs = np.matmul(inputs, matrix, out=out)
+        for layer, (inputs, out) in enumerate(zip(self._inputs, self._outputs, strict=True)):
+            outputs = self._weights.product(layer, inputs, out)
             if out is not None:
                 self._activation(outputs)
         return self._network.head.actions(outputs[:, 0, :])
 
     def keep(self, rows: npt.NDArray[np.intp]) -> None:
-        self._bind(self._stack[rows])
+        self._bind(self._weights.kept(rows))
 
     def restart(self, row: int) -> None:
         """Do nothing: there is no memory."""
@@ -93,10 +93,9 @@ class Options(shared.Options):
 class MLP:
     """Normalisation of the observations, hidden layers, output layer, action head."""
 
-    rows_are_independent = True
-
     def __init__(self, options: Options, spaces: Spaces) -> None:
         self.options = options
+        self.rows_are_independent = options.low_rank_product == "rows"
         head = Head.of(spaces.actions, options.action_bins, options.action_bounds)
         self.layers = Layers((spaces.observations.size, *options.hidden_dims, head.outputs), options.bias)
         self.layout = self.layers.layout
@@ -131,7 +130,8 @@ class MLP:
         """Return an actor with another head, such as one that samples actions."""
         if self.options.backend == "tensorflow":
             return CompiledActor(self._tensorflow_call, parameters, head, normaliser)
-        return MLPActor(replace(self.network, head=head), parameters.stacked(), normaliser)
+        weights = weights_of(parameters, self.layers.names, self.layers.matrices, self.options.low_rank_product)
+        return MLPActor(replace(self.network, head=head), weights, normaliser)
 
     @cached_property
     def _tensorflow_call(self) -> CompiledCall:

@@ -27,16 +27,18 @@ from hpc_es.core.errors import ConfigError, Problems
 from hpc_es.core.interfaces import Algorithm, AnyAlgorithm, Cutting, Problem, Task
 from hpc_es.core.keys import Keys
 from hpc_es.core.policy import Actor, Policy
-from hpc_es.core.population import Noise, unperturbed
+from hpc_es.core.population import Layout, Noise, unperturbed
 from hpc_es.devices.decision import current_decision, decide, forget
 from hpc_es.mpi.world import World
 from hpc_es.noise.counter import CounterNoise
+from hpc_es.noise.low_rank import LowRankNoise
 from hpc_es.training.compatibility import (
     CONFIG_CHECKS,
     PROBLEMS,
     abstract_as_problem,
     algorithm_mismatches,
     device_request,
+    factorisation_of,
     fitness_mismatches,
     lacking,
     lacking_in_strategy,
@@ -261,7 +263,8 @@ def _build_once(config: Config, repetition: int) -> BuiltTask:
                 problems.extend([*algorithm_mismatches(config, problem), *fitness_mismatches(config, problem)])
                 noise = module("noise", config.noise.kind)
                 if needs(config).noise and hasattr(noise, "check"):
-                    noise.check(config.noise, problem.layout)
+                    factorisation = factorisation_of(config, problem.layout)
+                    noise.check(config.noise, factorisation.compact if factorisation else problem.layout)
         problems.raise_any()
         return BuiltTask(task, policy, problem)
     except BaseException:
@@ -279,14 +282,22 @@ def build_parts(config: Config, world: World, built: BuiltTask, repetition: int 
     noise: Noise | None = None
     if requirements.noise:
         shared = shared_noise(config, world) if shared is None else shared
-        noise = module("noise", config.noise.kind).build(config.noise, keys, problem.layout, shared)
-        require_contract("noise.kind", config.noise.kind, noise, Noise)
+        noise = build_noise(config, keys, problem.layout, shared)
     unit = problem.chunk_size or unit_of(config)
     build = module("algorithms", config.algorithm.kind).build
     algorithm: AnyAlgorithm = build(config.algorithm, problem, noise, keys, unit)
     row = row_dtype((*problem.columns, *requirements.columns))
     cutting, line = cutting_of(config, problem), DelayLine.of(config.algorithm)
     return Parts(task, policy, problem, noise, algorithm, row, unit, cutting, requirements.growing, line)
+
+
+def build_noise(config: Config, keys: Keys, layout: Layout, shared: object) -> Noise:
+    """Return the noise for vectors of this layout, of low rank if there is `noise.rank`."""
+    factorisation = factorisation_of(config, layout)
+    numbers = factorisation.compact if factorisation else layout
+    noise: Noise = module("noise", config.noise.kind).build(config.noise, keys, numbers, shared)
+    require_contract("noise.kind", config.noise.kind, noise, Noise)
+    return LowRankNoise(noise, factorisation) if factorisation else noise
 
 
 def shared_noise(config: Config, world: World) -> object:

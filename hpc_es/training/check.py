@@ -23,7 +23,7 @@ from hpc_es.tasks.episodes.environments import hidden_state_difference
 from hpc_es.tasks.episodes.task import Episodes
 from hpc_es.training.build import cutting_of, preflight, unit_of
 from hpc_es.training.chunking import idle_warning
-from hpc_es.training.compatibility import needs, offers, rounding_warnings, uses_tensorflow
+from hpc_es.training.compatibility import factorisation_of, needs, offers, rounding_warnings, uses_tensorflow
 from hpc_es.training.init_from import apply_optimizer, mismatches
 
 PROBE_STEPS = 200
@@ -70,9 +70,7 @@ def check(config: Config, ranks: int | None = None, output: Path | None = None, 
         lines += [f"  {line}" for line in getattr(task, "summary", ())]
     elif offers(config).values:
         lines.append(f"  objective {task.name}, of {problem.size:,} numbers")
-    if needs(config).noise and config.noise.kind == "table":
-        megabytes = config.noise.table_size * np.dtype(np.float32).itemsize / 1e6
-        lines.append(f"  noise table {megabytes:,.0f} MB per node")
+    lines += _noise_lines(config, problem) if needs(config).noise else []
     lines.append(f"  chunks: {chunks(config, problem)}")
     idle = None
     if ranks is not None:
@@ -85,6 +83,19 @@ def check(config: Config, ranks: int | None = None, output: Path | None = None, 
     lines += [f"WARNING: {warning}" for warning in warned]
     sys.stdout.write("\n".join(lines) + "\n")  # at once, as `| head` may be behind it
     return 0
+
+
+def _noise_lines(config: Config, problem: VectorProblem) -> list[str]:
+    """Return the memory of the noise table, and which parts have low-rank perturbations."""
+    lines, factorisation = [], factorisation_of(config, problem.layout)
+    if config.noise.kind == "table":
+        megabytes = config.noise.table_size * np.dtype(np.float32).itemsize / 1e6
+        lines.append(f"  noise table {megabytes:,.0f} MB per node")
+    if factorisation is not None:
+        full = [name for name in problem.layout.shapes if name not in factorisation.matrices]
+        matrices = f"{', '.join(factorisation.matrices)}; full noise: {', '.join(full) or 'none'}"
+        lines.append(f"  noise of rank {factorisation.rank}: {matrices}")
+    return lines
 
 
 def _check_space(config: Config, state: State, directory: Path) -> None:

@@ -29,7 +29,7 @@ from hpc_es.core.interfaces import (
     VectorProblem,
 )
 from hpc_es.core.policy import Policy
-from hpc_es.core.population import Noise
+from hpc_es.core.population import Factorisation, Layout, Noise
 from hpc_es.devices import jax_setup
 from hpc_es.devices.decision import DeviceRequest, Library
 from hpc_es.tasks.problems import ranks_returns
@@ -45,6 +45,12 @@ def offers(config: Config) -> Offers:
     """Return the capabilities of the task."""
     capabilities: Offers = module("tasks", config.task.kind).OFFERS
     return capabilities
+
+
+def factorisation_of(config: Config, layout: Layout) -> Factorisation | None:
+    """Return which parts of a layout have low-rank perturbations; None without `noise.rank`."""
+    rank: int | None = getattr(config.noise, "rank", None)
+    return Factorisation(layout, rank, tuple(config.noise.full)) if rank and needs(config).max_rank else None
 
 
 def uses_tensorflow(config: Config) -> bool:
@@ -132,6 +138,23 @@ def info_mismatches(config: Config) -> Iterator[ConfigProblem]:
         yield "report.info", f"{text}, or task.kind: {_either(others)}"
 
 
+def rank_mismatches(config: Config) -> Iterator[ConfigProblem]:
+    """Yield a problem if the algorithm does not support `noise.rank`, or the policy has an option for it only."""
+    rank, most = getattr(config.noise, "rank", None), needs(config).max_rank
+    if rank is not None and rank > most and needs(config).noise:
+        algorithm = config.algorithm.kind
+        if most:
+            text = f"is {rank}, but {algorithm!r} sums squares of perturbations, which only rank 1 allows"
+            yield "noise.rank", f"{text}: expected 1, or null for full noise"
+        else:
+            able = [kind for kind in kinds("algorithms") if module("algorithms", kind).NEEDS.max_rank >= rank]
+            text = f"is {rank}, but {algorithm!r} does not support low-rank perturbations: expected null"
+            yield "noise.rank", f"{text}, or algorithm.kind: {_either(able)}"
+    product = getattr(config.policy, "low_rank_product", "rows")
+    if product != "rows" and (rank is None or not most):
+        yield "policy.low_rank_product", f"is {product!r}, but noise.rank is null: remove it, or set noise.rank: 1"
+
+
 def device_mismatches(config: Config) -> Iterator[ConfigProblem]:
     """Yield a problem if a GPU is requested and nothing can use one."""
     request = device_request(config)
@@ -182,7 +205,7 @@ def missing_for_report(config: Config) -> Iterator[ConfigProblem]:
 
 CONFIG_CHECKS = (
     *(search_mismatches, policy_mismatches, target_mismatches, patience_mismatches, info_mismatches),
-    device_mismatches,
+    *(rank_mismatches, device_mismatches),
     *(missing_for_policy, missing_for_algorithm, missing_for_task, missing_for_report),
 )
 
@@ -203,6 +226,7 @@ def algorithm_mismatches(config: Config, problem: Problem) -> Iterator[ConfigPro
         yield "algorithm.kind", f"{text}: expected {_either(mixed_strategies())}"
     if hasattr(algorithm, "incompatibilities"):
         yield from algorithm.incompatibilities(config.algorithm, problem)
+    yield from factorisation_mismatches(config, problem)
     if needs(config).gradients and not ranks_returns(problem):
         text = f"is {config.algorithm.kind!r}, which follows gradients of returns, but the task derives its own fitness"
         yield "algorithm.kind", f"{text}: expected an algorithm that ranks jobs, such as 'es' or 'cma_es'"
@@ -217,6 +241,28 @@ def fitness_mismatches(config: Config, problem: Problem) -> Iterator[ConfigProbl
     elif not ranks_returns(problem):
         text = f"compares mean returns, but the task {config.task.kind!r} derives its own fitness: expected null"
         yield "stop.patience", text
+
+
+def factorisation_mismatches(config: Config, problem: Problem) -> Iterator[ConfigProblem]:
+    """Yield a problem if `noise.full` names no matrix, or if there is no matrix of low rank."""
+    layout: Layout | None = getattr(problem, "layout", None)
+    factorisation = factorisation_of(config, layout) if layout is not None else None
+    if layout is None or factorisation is None:
+        return
+    matrices = list(Factorisation(layout, factorisation.rank).matrices)
+    wrong = [name for name in factorisation.full if name not in matrices]
+    if not matrices:
+        sizes = ", ".join(f"{name} {list(shape)}" for name, shape in layout.shapes.items())
+        text = f"is {factorisation.rank}, but no part of the parameters is a matrix with more elements than factors"
+        yield "noise.rank", f"{text} ({sizes}): expected null"
+    elif wrong:
+        names = ", ".join(map(repr, matrices))
+        yield "noise.full", f"expected some of {names}, found {', '.join(map(repr, wrong))}"
+    elif not factorisation.matrices:
+        yield (
+            "noise.full",
+            f"names all matrices: leave one out, or set noise.rank: null instead of {factorisation.rank}",
+        )
 
 
 def mixed_strategies() -> list[str]:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hpc_es.core.keys import Keys
-from hpc_es.core.population import Directions, Explicit, Layout, Perturbed, Population
+from hpc_es.core.population import Directions, Explicit, Factorisation, Layout, LowRank, Perturbed, Population
 from hpc_es.noise.counter import BLOCK, CounterNoise
 from tests.helpers.populations import centre, explicit, population
 
@@ -109,3 +109,77 @@ def test_population_can_have_several_centres() -> None:
 def test_part_of_explicit_vectors_is_a_slice() -> None:
     created: Population = Explicit(LAYOUT, np.arange(20.0).reshape(2, 10))
     assert created.part("bias").tolist() == [[6, 7, 8], [16, 17, 18]]
+
+
+# Low rank. The dense layer of these tests: W = [[1, 2, 0], [-1, 0.5, 3]], x = [3, 4].
+
+DENSE = Layout({"kernel": (2, 3), "bias": (3,)})
+W, X = [1, 2, 0, -1, 0.5, 3], np.array([3, 4], np.float32)
+
+
+class Any2x3(Factorisation):
+    """Factors for matrices of any size; 2 x 3 has more elements than factors of rank 1 only."""
+
+    @property
+    def matrices(self) -> dict[str, tuple[int, int]]:  # type: ignore[override]
+        return {"kernel": (2, 3)}
+
+
+def low_rank(numbers: Any, rank: int, scales: list[float], layout: Layout = DENSE, **options: Any) -> LowRank:
+    centre = np.array([*W, 0.5, 0, -0.5], np.float32)[: layout.size]
+    rows = np.zeros(len(scales), np.intp)
+    numbers = np.array([numbers], np.float32)
+    return LowRank(Any2x3(layout, rank), centre, numbers, rows, np.array(scales, np.float32), **options)
+
+
+def test_low_rank_candidates_of_a_dense_layer_by_hand() -> None:
+    """left (2, -1), right (1, 0, -2), noise of the biases (1, 1, 0); y = x W + b of both candidates of a pair."""
+    created = low_rank([2, -1, 1, 0, -2, 1, 1, 0], 1, [0.1, -0.1])
+    kernels, biases = created.part("kernel"), created.part("bias")
+    np.testing.assert_allclose(X @ kernels + biases, [[-0.2, 8.1, 11.1], [-0.8, 7.9, 11.9]], rtol=1e-6)
+    left, right = created.factors("kernel")
+    without_forming = X @ created.centre_part("kernel") + np.einsum("x,jrx,jry->jy", X, left, right) + biases
+    np.testing.assert_allclose(without_forming, X @ kernels + biases, rtol=1e-6)
+    assert created.stacked().tolist() == [[*k.ravel(), *b] for k, b in zip(kernels, biases, strict=True)]
+    assert created.elements(1, 7).tobytes() == created.stacked()[:, 1:7].tobytes()  # from within a row
+
+
+def test_low_rank_candidates_of_rank_2_by_hand() -> None:
+    """E = [[1, 2], [0, -1]]^T [[1, 0, 1], [0, 2, -1]] / sqrt(2)."""
+    layout = Layout({"kernel": (2, 3)})
+    created = low_rank([1, 2, 0, -1, 1, 0, 1, 0, 2, -1], 2, [0.1], layout)
+    expected = [[-0.222183, 7.434315, 13.060660]]
+    np.testing.assert_allclose(X @ created.part("kernel"), expected, atol=1e-6)
+
+
+def test_ratios_scale_every_element_of_a_perturbation() -> None:
+    numbers = [2, -1, 1, 0, -2, 1, 1, 0]
+    ratios = np.arange(9, dtype=np.float32)
+    created = low_rank(numbers, 1, [0.5], ratios=ratios)
+    e = np.array([2, 0, -4, -1, 0, 2, 1, 1, 0])
+    np.testing.assert_allclose(created.stacked()[0], created.centre + 0.5 * ratios * e, rtol=1e-6)
+    assert not created.matrices
+
+
+def test_matrices_with_more_elements_than_factors_are_of_low_rank() -> None:
+    """Kernels as matrices [all axes but the last, last]; 1 * (8 * 4 + 3) < 8 * 4 * 3, but 2 + 2 = 2 * 2."""
+    shapes = {"conv": (4, 2, 4, 3), "square": (2, 2), "bias": (3,), "scale": (), "table": (50, 4), "other": (50, 4)}
+    chosen = Factorisation(Layout(shapes), 1, full=("other",))
+    assert chosen.matrices == {"conv": (32, 3), "table": (50, 4)}
+    assert chosen.compact.shapes == {
+        **{"conv:left": (1, 32), "conv:right": (1, 3), "square": (2, 2), "bias": (3,), "scale": ()},
+        **{"table:left": (1, 50), "table:right": (1, 4), "other": (50, 4)},
+    }
+    assert list(Factorisation(Layout(shapes), 3).matrices) == ["table", "other"]  # 3 * 54 = 162 < 200; 105 > 96
+
+
+def test_low_rank_kernel_of_a_convolution_by_hand() -> None:
+    """Image 1 .. 9, kernel 2 x 2 x 1 x 2 as the matrix [[1, 0], [-1, 2], [0, 1], [0.5, 0]], left (1, -1, 2, 0)."""
+    layout = Layout({"kernel": (2, 2, 1, 2)})
+    kernel = np.array([1, 0, -1, 2, 0, 1, 0.5, 0], np.float32)
+    numbers = np.array([[1, -1, 2, 0, 1, -2]], np.float32)
+    created = LowRank(Factorisation(layout, 1), kernel, numbers, np.zeros(1, np.intp), np.array([0.1], np.float32))
+    formed = created.part("kernel")[0].reshape(4, 2)
+    np.testing.assert_allclose(formed, [[1.1, -0.2], [-1.1, 2.2], [0.2, 0.6], [0.5, 0]], rtol=1e-6)
+    patches = np.array([[1, 2, 4, 5], [2, 3, 5, 6], [4, 5, 7, 8], [5, 6, 8, 9]])
+    np.testing.assert_allclose(patches @ formed, [[2.2, 6.6], [2.9, 9.2], [4.3, 14.4], [5, 17]], rtol=1e-5)

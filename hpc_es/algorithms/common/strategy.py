@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any, ClassVar, Generic
 
 import numpy as np
+import numpy.typing as npt
 from typing_extensions import Self
 
 from hpc_es.core.data import (
@@ -19,6 +20,7 @@ from hpc_es.core.data import (
     Arrays,
     Chunk,
     Float64,
+    FloatDtype,
     Jobs,
     Json,
     Outcome,
@@ -31,7 +33,8 @@ from hpc_es.core.data import (
 )
 from hpc_es.core.interfaces import Prepared, VectorProblem
 from hpc_es.core.keys import Keys, Purpose
-from hpc_es.core.population import Directions, Layout, Noise, Perturbed, Population, unperturbed
+from hpc_es.core.population import Directions, Layout, LowRank, Noise, Perturbed, Population, unperturbed
+from hpc_es.noise.low_rank import LowRankNoise
 
 
 @dataclass(frozen=True)
@@ -68,9 +71,13 @@ class Pairs:
 
         `directions`, [pairs, params], are those of the jobs' pairs.
         """
+        rows, scales = self.rows_and_scales(jobs, scale, theta.dtype)
+        return Perturbed(layout, theta[np.newaxis], directions, rows, scales)
+
+    def rows_and_scales(self, jobs: range, scale: float, dtype: FloatDtype) -> tuple[npt.NDArray[np.intp], Array]:
+        """Return the index of each job's pair among those of the jobs, intp[jobs], and sign * scale, dtype[jobs]."""
         pair_of_job = np.arange(jobs.start, jobs.stop, dtype=np.intp) // self.size - self.of(jobs.start)
-        scales = (scale * self.signs(jobs)).astype(theta.dtype)
-        return Perturbed(layout, theta[np.newaxis], directions, pair_of_job, scales)
+        return pair_of_job, (scale * self.signs(jobs)).astype(dtype)
 
     def in_pairs(self, values: Array) -> Array:
         """Return one value per job, [jobs], as one row per pair, [pairs, jobs per pair]."""
@@ -168,13 +175,18 @@ class Strategy(Generic[Prepared]):
 
     def perturbed(
         self, state: State, chunk: Chunk, scale: float, ratios: Array | None = None, centre: Array | None = None
-    ) -> Perturbed:
+    ) -> Population:
         """Return the candidates centre +- scale * ratios * eps of a chunk.
 
         `ratios` are dtype[size]; None: 1. `centre` is dtype[size]; None: theta.
         """
         jobs, theta = chunk.job_numbers, state.theta if centre is None else centre
-        directions = Directions(self.noise, state.generation, self.pairs.among(jobs), ratios)
+        pairs = self.pairs.among(jobs)
+        if isinstance(self.noise, LowRankNoise):
+            rows, scales = self.pairs.rows_and_scales(jobs, scale, theta.dtype)
+            numbers = self.noise.numbers(state.generation, pairs)
+            return LowRank(self.noise.factorisation, theta, numbers, rows, scales, ratios)
+        directions = Directions(self.noise, state.generation, pairs, ratios)
         return self.pairs.along(self.problem.layout, theta, directions, jobs, scale)
 
     def group(self, job: int) -> int:

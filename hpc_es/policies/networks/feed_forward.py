@@ -14,6 +14,7 @@ from hpc_es.config.options import Count, NonNegative, option, options, unused
 from hpc_es.core.data import Array, Float32, Normaliser
 from hpc_es.core.population import Layout, Population
 from hpc_es.policies.networks.heads import ActionBounds, ActionHead, normalise
+from hpc_es.policies.networks.weights import LowRankProduct
 
 
 @options
@@ -67,12 +68,19 @@ class Options(PolicyOptions):
     candidates_per_call: Count = option(
         "number of candidates that TensorFlow computes together; results depend on it, not on chunks or ranks", 16
     )
+    low_rank_product: LowRankProduct = option(
+        "product with the common weights under noise.rank in NumPy: row by row, for chunks of any size, or as one "
+        "matrix product, which is faster, but makes results depend on mpi.chunk_size",
+        "rows",
+    )
 
     def warnings(self) -> Iterator[tuple[str, str]]:
         """Yield (key, text) for each option that has no effect."""
         yield from super().warnings()
         if self.backend == "numpy":
             yield from unused(self, ("candidates_per_call",), "backend is numpy")
+        else:
+            yield from unused(self, ("low_rank_product",), f"backend is {self.backend}")
 
 
 class FeedForwardPolicy(ABC):
