@@ -30,6 +30,7 @@ import numpy as np
 from hpc_es.algorithms.common import covariance, distribution, stopping
 from hpc_es.algorithms.common.covariance import BlockSampler, expected_length
 from hpc_es.algorithms.common.distribution import DistributionStrategy, Ranked
+from hpc_es.algorithms.common.injection import injected_in, shortened, with_injected
 from hpc_es.algorithms.common.optimizers import norm
 from hpc_es.algorithms.common.ranking import sample_weights
 from hpc_es.config.options import option, options
@@ -37,7 +38,7 @@ from hpc_es.core.data import Arrays, Chunk, Float64, Rows, State
 from hpc_es.core.interfaces import Needs, VectorProblem
 from hpc_es.core.population import Explicit, Population
 
-NEEDS = Needs(searches="vectors", noise=True, growing=True, mixed=True, presets={"noise.kind": "counter"})
+NEEDS = Needs(searches="vectors", noise=True, growing=True, mixed=True, injects=True, presets={"noise.kind": "counter"})
 
 
 @options
@@ -98,6 +99,7 @@ class CMAES(DistributionStrategy):
         sigma: float64[]; step size
         root: float64[normal, normal]; C^(1/2), the symmetric square root of the covariance
         those of `hpc_es.algorithms.common.mixed.MixedVector`
+        those of `hpc_es.algorithms.common.injection.injected_in`
     State, master:
         covariance: float64[normal, normal]; C, without sigma
         axes: float64[normal, normal]; eigenvectors of C as columns, when the root was last computed
@@ -110,6 +112,7 @@ class CMAES(DistributionStrategy):
     options: Options
 
     adapts_mixed = True
+    injects = True
 
     def constants(self, state: State) -> Constants:
         """Return the constants of the current search."""
@@ -136,11 +139,28 @@ class CMAES(DistributionStrategy):
     def candidates(self, state: State, chunk: Chunk) -> Population:
         """Return x = m + sigma C^(1/2) z (eqs. 38 to 40)."""
         m, sigma, root = state.theta, state.shared["sigma"], state.shared["root"]
-        y = self._sampler.y(state.generation, self.population(state), chunk.job_numbers, root)
+        jobs = chunk.job_numbers
+        y = self._sampler.y(state.generation, self.population(state), jobs, root)
         if self.mixed is not None:
-            vectors = self.mixed.candidates(state.shared, state.generation, chunk.job_numbers, sigma * y)
-            return Explicit(self.problem.layout, vectors)
-        return Explicit(self.problem.layout, (m + sigma * y).astype(m.dtype, copy=False))
+            vectors = self.mixed.candidates(state.shared, state.generation, jobs, sigma * y)
+        else:
+            vectors = (m + sigma * y).astype(m.dtype, copy=False)
+        return Explicit(self.problem.layout, with_injected(state.shared, jobs, vectors))
+
+    def _z_and_y(self, state: State) -> tuple[Float64, Float64]:
+        """Return z and y of all candidates, each float64[population, normal]; those of injected ones are shortened."""
+        root = state.shared["root"]
+        z, y = self._sampler.z_and_y(state.generation, self.population(state), root)
+        injected = injected_in(state.shared)
+        if injected is None or not self.normal_size:
+            return z, y
+        steps = (injected - state.theta).astype(np.float64) / float(state.shared["sigma"])
+        own_y = steps if self.mixed is None else self.mixed.unscaled(state.shared, steps[:, self.mixed.normal])
+        own_z = np.linalg.solve(root, own_y.T).T
+        factors = shortened(own_z)[:, np.newaxis]
+        z, y = z.copy(), y.copy()
+        z[: len(injected)], y[: len(injected)] = factors * own_z, factors * own_y
+        return z, y
 
     def weights(self, state: State, rows: Rows, fitness: Float64) -> Float64:
         """Return the weight w_i of each sample by its rank, float64[samples]."""
@@ -154,7 +174,7 @@ class CMAES(DistributionStrategy):
         """Return a block of rows of c_mu sum_i w_i' y_i y_i^T, float64[rows, params]."""
         if prepared.reason:
             return {}
-        z, y = self._sampler.z_and_y(state.generation, self.population(state), state.shared["root"])
+        z, y = self._z_and_y(state)
         n, w = self.normal_size, prepared.weights
         squared_lengths = np.maximum(np.square(z).sum(axis=1), 1e-300)
         w = np.where(w < 0, w * n / squared_lengths, w)  # eq. 46
@@ -167,7 +187,7 @@ class CMAES(DistributionStrategy):
             assert self.mixed is not None
             return self.mixed.after_update(state, np.maximum(weights, 0.0), m, np.empty(0))
         sigma, age = float(state.shared["sigma"]), int(old["age"]) + 1
-        z, y = self._sampler.z_and_y(state.generation, len(weights), state.shared["root"])
+        z, y = self._z_and_y(state)
         positive = np.maximum(weights, 0.0)
         z_w, y_w = positive @ z, positive @ y  # eq. 41
         step = sigma * y_w

@@ -27,6 +27,7 @@ import numpy as np
 from hpc_es.algorithms.common import distribution, stopping
 from hpc_es.algorithms.common.covariance import expected_length
 from hpc_es.algorithms.common.distribution import DistributionStrategy, Ranked
+from hpc_es.algorithms.common.injection import injected_in, shortened, with_injected
 from hpc_es.algorithms.common.optimizers import norm
 from hpc_es.algorithms.common.ranking import sample_weights
 from hpc_es.config.options import option, options
@@ -34,7 +35,7 @@ from hpc_es.core.data import Array, Arrays, Chunk, Float64, Rows, State
 from hpc_es.core.interfaces import Needs
 from hpc_es.core.population import Explicit, Population
 
-NEEDS = Needs(searches="vectors", noise=True, growing=True, mixed=True, presets={"noise.kind": "counter"})
+NEEDS = Needs(searches="vectors", noise=True, growing=True, mixed=True, injects=True, presets={"noise.kind": "counter"})
 
 
 @options
@@ -85,6 +86,7 @@ class SepCMAES(DistributionStrategy):
         sigma: float64[]; step size
         deviations: dtype[normal]; d, square roots of the diagonal of C
         those of `hpc_es.algorithms.common.mixed.MixedVector`
+        those of `hpc_es.algorithms.common.injection.injected_in`
     State, master:
         sigma_path: dtype[normal]; p_sigma, evolution path of the step size
         covariance_path: dtype[normal]; p_c, evolution path of the covariance
@@ -93,6 +95,7 @@ class SepCMAES(DistributionStrategy):
     options: Options
 
     adapts_mixed = True
+    injects = True
 
     def constants(self, state: State) -> Constants:
         """Return the constants of the current search."""
@@ -111,8 +114,23 @@ class SepCMAES(DistributionStrategy):
             jobs = chunk.job_numbers
             z = np.stack([self.noise.direction(state.generation, job, 0, self.problem.size) for job in jobs])
             steps = deviations * z[:, self.mixed.normal]
-            return Explicit(self.problem.layout, self.mixed.candidates(state.shared, state.generation, jobs, steps))
-        return self.perturbed(state, chunk, 1.0, deviations)
+            vectors = self.mixed.candidates(state.shared, state.generation, jobs, steps)
+            return Explicit(self.problem.layout, with_injected(state.shared, jobs, vectors))
+        samples = self.perturbed(state, chunk, 1.0, deviations)
+        if injected_in(state.shared) is None:
+            return samples
+        return Explicit(self.problem.layout, with_injected(state.shared, chunk.job_numbers, samples.stacked()))
+
+    def _injected_sums(self, state: State, weights: Float64) -> tuple[Array, Array]:
+        """Return the parts of both sums that belong to injected candidates, dtype[normal]; weights are [2, samples]."""
+        injected = injected_in(state.shared)
+        assert injected is not None
+        steps = (injected - state.theta) / self.problem.dtype.type(state.shared["sigma"])
+        y = steps if self.mixed is None else self.mixed.unscaled(state.shared, steps[:, self.mixed.normal])
+        z = y / state.shared["deviations"]
+        z = (shortened(z)[:, np.newaxis] * z).astype(self.problem.dtype)
+        first, second = weights[:, : len(injected)].astype(self.problem.dtype)
+        return first @ z, second @ np.square(z)
 
     def weights(self, state: State, rows: Rows, fitness: Float64) -> Float64:
         """Return the weight of each sample, once for z and once for z^2, float64[2, samples]."""
@@ -120,7 +138,13 @@ class SepCMAES(DistributionStrategy):
 
     def partial_update(self, state: State, prepared: Ranked, block: int) -> Arrays:
         """Return sum_i w_i z_i and sum_i w_i z_i^2 over a block of parameters, dtype[2, block]."""
-        return {} if prepared.reason else {"sums": self.weighted_sums(state, prepared.weights, (1, 2), block)}
+        if prepared.reason:
+            return {}
+        weights = prepared.weights
+        if (injected := injected_in(state.shared)) is not None:
+            weights = weights.copy()
+            weights[:, : len(injected)] = 0  # see `update`
+        return {"sums": self.weighted_sums(state, weights, (1, 2), block)}
 
     def update(self, state: State, weights: Float64, blocks: Sequence[Arrays]) -> tuple[Arrays, Arrays]:
         """Return mean, step size, paths and standard deviations after a generation."""
@@ -131,6 +155,9 @@ class SepCMAES(DistributionStrategy):
         if not n:
             assert self.mixed is not None
             return self.mixed.after_update(state, weights[0], state.theta, np.empty(0))
+        if injected_in(state.shared) is not None:
+            more_w, more_z2 = self._injected_sums(state, weights)
+            z_w, sum_z2 = z_w + more_w, sum_z2 + more_z2
         d, sigma = state.shared["deviations"], float(state.shared["sigma"])
         y_w = d * z_w
         gain_sigma = math.sqrt(c.c_sigma * (2 - c.c_sigma) * c.mu_eff)

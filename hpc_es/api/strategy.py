@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from hpc_es.algorithms.common.injection import INJECTED, injected_in
 from hpc_es.api.arguments import BoundsInput, argument_errors, read_bounds, require_algorithm
 from hpc_es.config.loading import validate
 from hpc_es.config.registry import module
@@ -224,11 +225,12 @@ class Strategy:
         self._names: ProblemState = self._problem.carried()  # arrays that the problem itself learns
         self._executor = SerialExecutor()
         self._evaluations = 0
+        self._to_inject: Float64 = np.zeros((0, config.task.size))  # search vectors for the next `ask`
         self._begin(self._parts.initial())
 
     def _begin(self, state: State) -> None:
         """Start a generation."""
-        self._state = state
+        self._state, self._is_asked = state, False
         self._generation = Generation(self._parts, state)
         self._outcomes: dict[int, Outcome] = {}  # of the rounds so far
         self._round_values: list[RoundValues] = []
@@ -259,7 +261,32 @@ class Strategy:
 
     def ask(self) -> Float64:
         """Return the vectors to evaluate next, float64[k, size]; the same ones until `tell` is called."""
+        if not self._is_asked and len(self._to_inject):
+            count = self._algorithm.population(self._state)
+            self._begin(_with_injected(self._state, self._to_inject[:count]))
+            self._to_inject = self._to_inject[count:]
+        self._is_asked = True
         return np.concatenate([self._problem.to_objective(self._candidates(chunk)) for chunk in self._chunks])
+
+    def inject(self, x: npt.ArrayLike) -> None:
+        """Let vectors, float64[k, size] or [size], replace the first ones that `ask` returns for the next generation.
+
+        That is the current generation unless `ask` has already been called for it. Values are as in the vectors of
+        `ask`, in any order; only `cma_es` and `sep_cma_es` support this. The update shortens their steps (Hansen 2011).
+        Raises ValueError for vectors outside of the bounds, or more of them than the population.
+        """
+        kind = self.config.algorithm.kind
+        if not needs(self.config).injects:
+            raise ValueError(f"{kind} has candidates of its own only: expected the algorithm cma_es or sep_cma_es")
+        vectors, coordinates = np.atleast_2d(np.asarray(x, np.float64)), self._problem.coordinates
+        if vectors.ndim != 2 or vectors.shape[1] != coordinates.size:
+            raise ValueError(f"expected vectors float64[k, {coordinates.size}], found the shape {np.shape(x)}")
+        for vector in vectors:
+            coordinates.require(vector)
+        to_inject = np.concatenate([self._to_inject, [coordinates.to_search(vector) for vector in vectors]])
+        if len(to_inject) > (population := self._algorithm.population(self._state)):
+            raise ValueError(f"expected at most {population} vectors, the population, found {len(to_inject)}")
+        self._to_inject = to_inject
 
     def named(self, x: npt.ArrayLike) -> list[dict[str, Value]]:
         """Return the parameters by name, of each vector of float64[k, size] from `ask`, or of one vector."""
@@ -317,7 +344,7 @@ class Strategy:
         gathered = self._executor.update(generation, self._outcomes, has_arrays=True)
         units = [self._problem.unit(parts) for parts in gathered.learned]
         _, following, _ = update_state(self._algorithm, self._problem, self._state, generation.results(gathered), units)
-        return following
+        return _without_injected(following)
 
     def stop(self) -> str | None:
         """Return why the search is over, or None; `ask` and `tell` still work afterwards."""
@@ -333,9 +360,14 @@ class Strategy:
         """Write a checkpoint atomically; RunError if it cannot be written."""
         from hpc_es.storage.checkpoint import Snapshot, save
 
-        counters = {"episodes": self._evaluations, "rounds": self._round_values}
+        counters: dict[str, Any] = {"episodes": self._evaluations, "rounds": self._round_values}
+        injected = injected_in(self._state.shared)
+        if injected is not None or len(self._to_inject):
+            counters["injected"] = [] if injected is None else injected.tolist()
+            counters |= {"to_inject": self._to_inject.tolist(), "is_asked": self._is_asked}
         config = (dump(self.config), config_hash(self.config), identity(self.config))
-        save(Path(path), Snapshot(self._state, counters, None, {}, *config, {}, {"versions": {"hpc_es": __version__}}))  # type: ignore[arg-type]
+        versions, state = {"versions": {"hpc_es": __version__}}, _without_injected(self._state)
+        save(Path(path), Snapshot(state, counters, None, {}, *config, {}, versions))
 
     @staticmethod
     def load(path: str | Path) -> Strategy:
@@ -350,12 +382,16 @@ class Strategy:
         strategy = Strategy.__new__(Strategy)
         strategy._start(config)
         verify_restored(strategy._state, snapshot.state, strategy._parts.growing)
-        strategy._begin(snapshot.state)
-        rounds: Any = snapshot.counters["rounds"]
+        saved: Any = snapshot.counters
+        injected, size = np.array(saved.get("injected", ()), np.float64), strategy._problem.size
+        strategy._begin(_with_injected(snapshot.state, injected) if len(injected) else snapshot.state)
+        rounds = saved["rounds"]
         for values in rounds:
             array = np.asarray(values, np.float64)
             strategy.tell(*((array,) if array.ndim == 1 else (array[:, 0], array[:, 1:])))
-        strategy._evaluations = int(snapshot.counters["episodes"])
+        strategy._evaluations = int(saved["episodes"])
+        strategy._to_inject = np.array(saved.get("to_inject", ()), np.float64).reshape(-1, size)
+        strategy._is_asked = bool(saved.get("is_asked", False))
         return strategy
 
     def _candidates(self, chunk: Chunk) -> Population:
@@ -370,6 +406,14 @@ class Strategy:
         units = [self._problem.unit(parts) for outcome in self._outcomes.values() for parts in outcome.learned]
         carried: ProblemState = self._problem.merge(self._names.extract_from(self._state), units)
         return carried
+
+
+def _with_injected(state: State, vectors: Float64) -> State:
+    return dataclasses.replace(state, shared={**state.shared, INJECTED: vectors})
+
+
+def _without_injected(state: State) -> State:
+    return dataclasses.replace(state, shared={name: a for name, a in state.shared.items() if name != INJECTED})
 
 
 class CallerValues:

@@ -71,6 +71,7 @@ class Needs:
     stochastic: bool = False  # whether its policies return probabilities, from which actions are sampled
     value: bool = False  # whether it learns a value function, for which custom networks have a further output
     mixed: bool = False  # whether it adapts to discrete coordinates, and samples choices
+    injects: bool = False  # whether vectors from elsewhere, such as initial points, can replace its candidates
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,6 +213,10 @@ class VectorProblem(Problem, Protocol):
 
     def initial(self, rng: np.random.Generator) -> Array:
         """Return the initial vector, dtype[size]."""
+        ...
+
+    def first_candidates(self, population: int) -> Array | None:
+        """Return vectors that replace samples of the first generation, dtype[at most population, size]; None: none."""
         ...
 
     def evaluate(self, population: Population, jobs: Jobs, carried: ProblemState, poll: Poll) -> Outcome:

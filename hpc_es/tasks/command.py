@@ -31,6 +31,7 @@ from hpc_es.core.data import ConfigData
 from hpc_es.core.errors import ConfigError, Problems
 from hpc_es.core.interfaces import Offers
 from hpc_es.tasks.function import ObjectiveTask, initial_vector
+from hpc_es.tasks.functions.initial_points import initial_points
 from hpc_es.tasks.functions.options import ConfigProblem, SearchOptions
 from hpc_es.tasks.functions.subprocess_evaluator import CONFIG, PARAMETERS, RESULT, Command, Format, SubprocessEvaluator
 
@@ -81,6 +82,8 @@ def build(options: Options, repetition: int = 0) -> ObjectiveTask:
         program = _find_program(options.command[0], directory)
     with problems.collect():
         initial = initial_vector(options)
+    with problems.collect():
+        points = initial_points(options)
     problems.raise_any()
     command = Command(
         (str(program), *options.command[1:]),
@@ -93,7 +96,8 @@ def build(options: Options, repetition: int = 0) -> ObjectiveTask:
     )
     hashes = sources({"command": options.command}, directory)
     identity = json.dumps([hashes, options.command[1:], options.format, dict(options.environment)])
-    return ObjectiveTask(Path(options.command[0]).name, options, initial, SubprocessEvaluator(command, identity))
+    evaluator = SubprocessEvaluator(command, identity)
+    return ObjectiveTask(Path(options.command[0]).name, options, initial, evaluator, points=points)
 
 
 def _program_path(word: str, directory: Path) -> Path | None:

@@ -27,6 +27,7 @@ from hpc_es.core.interfaces import Offers, Searched
 from hpc_es.core.keys import Keys
 from hpc_es.core.policy import Policy
 from hpc_es.tasks.functions.constraints import ConstrainedProblem
+from hpc_es.tasks.functions.initial_points import InitialPoints, initial_points
 from hpc_es.tasks.functions.options import Bounds, ConfigProblem, Coordinates, SearchOptions, limits
 from hpc_es.tasks.functions.problem import ObjectiveProblem
 from hpc_es.tasks.functions.python_evaluator import KEY, Evaluator, PythonEvaluator, objective
@@ -155,14 +156,22 @@ class ObjectiveTask:
     spaces = None
 
     def __init__(
-        self, name: str, search: SearchOptions, initial: Float64 | Bounds, evaluator: Evaluator, batch: int = 0
+        self,
+        name: str,
+        search: SearchOptions,
+        initial: Float64 | Bounds,
+        evaluator: Evaluator,
+        batch: int = 0,
+        points: InitialPoints | None = None,
     ) -> None:
         self.name, self._search, self._initial, self._evaluator, self._batch = name, search, initial, evaluator, batch
+        self._points = points
 
     def problem(self, searched: Searched, policy: Policy | None, keys: Keys, unit: int) -> ObjectiveProblem:
         """Return the problem of maximising this objective."""
         kind = ConstrainedProblem if self._search.constraint_names else ObjectiveProblem
-        return kind(self._search, self._search.coordinates(), self._initial, self._evaluator, keys, self._batch)
+        coordinates, points = self._search.coordinates(), self._points
+        return kind(self._search, coordinates, self._initial, self._evaluator, keys, self._batch, points)
 
     def close(self) -> None:
         """Close the evaluator."""
@@ -182,8 +191,10 @@ def build(options: Options, repetition: int = 0) -> ObjectiveTask:
         function_objective = objective(function, options.arguments, scales, options.function)
     with problems.collect():
         initial = initial_vector(options)
+    with problems.collect():
+        points = initial_points(options)
     problems.raise_any()
     evaluator = PythonEvaluator(
         function_objective, options.batch > 0, options.timeout_seconds, options.constraint_names
     )
-    return ObjectiveTask(options.function, options, initial, evaluator, options.batch)
+    return ObjectiveTask(options.function, options, initial, evaluator, options.batch, points)

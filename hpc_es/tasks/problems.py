@@ -59,6 +59,10 @@ class ProblemDefaults:
     mixed: MixedCoordinates | None = None
     changing_fitness = False
 
+    def first_candidates(self, population: int) -> Array | None:
+        """Return None: the first candidates are samples."""
+        return None
+
     def carried(self) -> ProblemState:
         """Return an empty state."""
         return ProblemState()

@@ -11,6 +11,7 @@ import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from hpc_es.algorithms.common.ranking import default_population
 from hpc_es.algorithms.common.strategy import Strategy
 from hpc_es.config.registry import is_user_kind, kinds, module
 from hpc_es.config.schema import Config
@@ -224,6 +225,7 @@ def algorithm_mismatches(config: Config, problem: Problem) -> Iterator[ConfigPro
     if mixed is not None and mixed.choices and not needs(config).mixed:
         text = f"is {config.algorithm.kind!r}, which cannot sample choices and booleans"
         yield "algorithm.kind", f"{text}: expected {_either(mixed_strategies())}"
+    yield from _injection_mismatches(config, problem)
     if hasattr(algorithm, "incompatibilities"):
         yield from algorithm.incompatibilities(config.algorithm, problem)
     yield from factorisation_mismatches(config, problem)
@@ -263,6 +265,22 @@ def factorisation_mismatches(config: Config, problem: Problem) -> Iterator[Confi
             "noise.full",
             f"names all matrices: leave one out, or set noise.rank: null instead of {factorisation.rank}",
         )
+
+
+def _injection_mismatches(config: Config, problem: Problem) -> Iterator[ConfigProblem]:
+    """Yield a problem if the algorithm cannot use the initial points of a task, or not all of them."""
+    points = getattr(problem, "points", None)
+    if points is None:
+        return
+    if not needs(config).injects:
+        others = [kind for kind in kinds("algorithms") if module("algorithms", kind).NEEDS.injects]
+        text = f"is set, but the candidates of {config.algorithm.kind!r} are perturbations of its own"
+        yield "task.initial_points", f"{text}: expected algorithm.kind: {_either(others)}"
+        return
+    population = config.algorithm.population_size or default_population(problem.size)  # type: ignore[attr-defined]
+    if points.unknown > population:
+        text = f"has {points.unknown:,} points without a value, but the first generation has {population:,} candidates"
+        yield "task.initial_points", f"{text}: remove points, or raise algorithm.population_size"
 
 
 def mixed_strategies() -> list[str]:

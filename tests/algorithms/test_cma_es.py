@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -65,3 +66,27 @@ def test_long_step_size_path_stalls_the_covariance_path(kind: str, length: float
     noise = Rows([[0.6 * length, 0.8 * length]] * 6)
     state = after(strategy(kind, [1, 2, 3, 4, 5, 6], np.ones(2), noise, population_size=6), 1)
     assert (state.master["covariance_path"] == 0).all() == is_long
+
+
+@pytest.mark.parametrize(
+    ("kind", "weights"),
+    [
+        ("cma_es", [0.6370425712, 0.2845702574, 0.0783871713]),  # ln 3.5 - ln i
+        ("sep_cma_es", [0.5856451065, 0.2928225533, 0.1215323402]),  # ln 4 - ln i
+    ],
+)
+def test_steps_of_injected_candidates_are_shortened(kind: str, weights: list[float]) -> None:
+    """In two dimensions to sqrt(2) + 2 * 2 / 4 standard deviations (Hansen 2011); the candidate itself is evaluated."""
+    theta, sigma, limit = np.ones(2), 0.5, math.sqrt(2) + 1
+    vector = theta + sigma * 10 * np.array([0.6, 0.8])
+    noise = [[9.0, 9.0], [1.0, 0.0], [0.0, -1.0], [0.5, 0.5], [-1.0, 1.0], [0.0, 1.0]]
+    search = strategy(kind, [0, 1, 2, 3, 4, 5], theta, Rows(noise), population_size=6, sigma=sigma)
+    search.problem.first_candidates = lambda population: vector[np.newaxis]
+    state = after(search, 1)
+    assert np.array_equal(np.concatenate(search.problem.evaluated)[0], vector)
+    z_w = weights @ np.array([limit * np.array([0.6, 0.8]), noise[1], noise[2]])
+    assert state.theta == pytest.approx(theta + sigma * z_w, rel=1e-6)
+    assert state.shared["injected"].shape == (0, 2)
+    near = strategy(kind, [0, 1, 2, 3, 4, 5], theta, Rows([[0.6 * limit, 0.8 * limit], *noise[1:]]), population_size=6)
+    same = after(near.build(near.options, near.problem, near.noise, near.keys, 4), 1)
+    assert float(state.shared["sigma"]) / 0.5 == pytest.approx(float(same.shared["sigma"]) / 0.3, rel=1e-9)

@@ -42,6 +42,10 @@ LAGRANGIAN: Mapping[str, Any] = {
     },
     "policy": None,
 }
+POINTS: Mapping[str, Any] = {
+    "task": {**MIXED["task"], "initial_points": str(ROOT / "tests/helpers/mixed_points.csv")},
+    "policy": None,
+}
 ONE_BEGIN = {**FUNCTION, "task": {**FUNCTION["task"], "initial": 1.0}}
 _ = closed_at_the_end  # a fixture of every test here
 
@@ -79,6 +83,7 @@ CASES = [
     *(Case("cma_es", {"restarts": how, "stops": {"max_generations": 2}}, FUNCTION) for how in ("ipop", "bipop")),
     *(Case(kind, others=MIXED) for kind in VECTORS if registry.module("algorithms", kind).NEEDS.mixed),
     Case("cma_es", others=LAGRANGIAN),
+    *(Case(kind, others=POINTS) for kind in VECTORS if registry.module("algorithms", kind).NEEDS.injects),
     Case("deep_ga", {"parents": 3}, ONE_BEGIN),
     Case("policy_gradient", {"topk": 0, "topk_loss_hparam": 0.0, "alpha": 0.0}),
     Case("policy_gradient", {"alpha": 0.0, "ema_baseline_decay": 0.0, "topk_noise": 0.5}),

@@ -309,3 +309,44 @@ def test_errors_name_the_callers_arguments(arguments: dict[str, Any], message: s
     with pytest.raises(ConfigError, match=message) as caught:
         Strategy(**{"x0": np.zeros(3), "sigma0": 0.5, **arguments})
     assert not re.search(r"\b(task|stop|algorithm)\.", str(caught.value))
+
+
+def test_injected_vectors_are_the_first_ones_of_the_next_ask(tmp_path: Path) -> None:
+    es = Strategy("cma_es", x0=np.zeros(3), sigma0=0.5, seed=1, population_size=6)
+    plain = es.ask()
+    es.inject([[1.0, 2.0, 3.0], [0.1, 0.1, 0.1]])  # `ask` has been called: they wait for the next generation
+    assert np.array_equal(es.ask(), plain)
+    es.save(tmp_path / "early.h5")
+    es.tell(sphere(plain))
+    asked = es.ask()
+    assert asked[:2].tolist() == [[1.0, 2.0, 3.0], [0.1, 0.1, 0.1]]
+    es.save(tmp_path / "late.h5")
+    for name, values in (("early.h5", [plain]), ("late.h5", [])):
+        loaded = Strategy.load(tmp_path / name)
+        for vectors in values:
+            assert np.array_equal(loaded.ask(), vectors)
+            loaded.tell(sphere(vectors))
+        assert np.array_equal(loaded.ask(), asked)
+        loaded.tell(sphere(asked))
+        if name == "early.h5":
+            es.tell(sphere(asked))
+        assert np.array_equal(loaded.ask(), es.ask()) and np.array_equal(loaded.theta, es.theta)
+    es.inject([0.01, 0.0, 0.0])
+    assert es.ask()[0].tolist() != [0.01, 0.0, 0.0]
+
+
+def test_injected_vectors_have_the_types_of_the_parameters() -> None:
+    parameters = {"n": {"integer": True, "low": 1, "high": 8}, "c": {"choices": ["a", "b"]}}
+    es = Strategy(parameters=parameters, seed=1)
+    es.inject([3, 1])
+    assert es.named(es.ask()[0]) == [{"n": 3, "c": "b"}]
+    for wrong, message in (
+        ([2.5, 0], "n is 2.5"),
+        ([2, 2], "c is 2"),
+        ([[1, 0]] * 9, "at most 6"),
+        ([1], r"float64\[k, 2\]"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            es.inject(wrong)
+    with pytest.raises(ValueError, match="expected the algorithm cma_es or sep_cma_es"):
+        strategy().inject([0.0, 0.0, 0.0])

@@ -82,6 +82,11 @@ def mixed(kind: str) -> dict[str, Any]:
     }
 
 
+INJECT = [kind for kind in KINDS if registry.module("algorithms", kind).NEEDS.injects]
+MIXED_POINTS = {"task": {**MIXED["task"], "initial_points": str(ROOT / "tests/helpers/mixed_points.csv")}}
+DISC_POINTS = {"task": {**DISC["task"], "initial_points": str(ROOT / "tests/helpers/disc_points.json")}}
+
+
 SHORT = {kind: {**FUNCTION, "algorithm": settings(kind)} for kind in KINDS}
 ALL = {
     **{f"{kind}, blocks": {**ITEMS, **BLOCKS, "algorithm": settings(kind)} for kind in KINDS},
@@ -90,6 +95,8 @@ ALL = {
     **{f"{kind}, constraints": {**ITEMS, **DISC, "algorithm": settings(kind)} for kind in ("cma_es", "snes", "es")},
     "augmented Lagrangian": {**ITEMS, **LAGRANGIAN, "algorithm": settings("cma_es")},
     **{f"{kind}, mixed": {**ITEMS, **mixed(kind)} for kind in ADAPT_MIXED},
+    **{f"{kind}, mixed points": {**ITEMS, **MIXED_POINTS, "algorithm": settings(kind)} for kind in INJECT},
+    **{f"{kind}, points": {**ITEMS, **DISC_POINTS, "algorithm": settings(kind)} for kind in INJECT},
     **{f"{kind}, restarts": {**ITEMS, **restarting(kind)} for kind in KINDS if has(kind, "restarts")},
 }
 

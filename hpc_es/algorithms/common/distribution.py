@@ -18,6 +18,7 @@ import numpy as np
 from annotated_types import Ge, Gt
 
 from hpc_es.algorithms.common import stopping
+from hpc_es.algorithms.common.injection import INJECTED
 from hpc_es.algorithms.common.mixed import MixedVector
 from hpc_es.algorithms.common.ranking import default_population, nothing_to_learn
 from hpc_es.algorithms.common.strategy import Strategy, first_deviations
@@ -163,6 +164,7 @@ class DistributionStrategy(Strategy[Ranked], ABC):
     noise: Noise
 
     adapts_mixed: ClassVar[bool] = False  # whether it uses `mixed`, as `Needs.mixed` says
+    injects: ClassVar[bool] = False  # whether its candidates may be injected, as `Needs.injects` says
 
     # Methods of a strategy.
 
@@ -235,6 +237,11 @@ class DistributionStrategy(Strategy[Ranked], ABC):
         _, ratios = self._first_deviations()
         return 1.0 if (ratios == 1).all() else ratios
 
+    @cached_property
+    def _first_candidates(self) -> Array | None:
+        """Search vectors that replace the first candidates, dtype[vectors, params]; None if the task has none."""
+        return self.problem.first_candidates(self.first_population) if self.injects else None
+
     def initial(self) -> State:
         """Return the initial state of the first search."""
         return self._initial_state(0, Search(0, self.first_population))
@@ -247,6 +254,8 @@ class DistributionStrategy(Strategy[Ranked], ABC):
             tested, (more_shared, more_master) = self.mixed.tested, self.mixed.initial()
             shared, master = {**shared, **more_shared}, {**master, **more_master}
         shared = {"theta": self.first_theta(search.restart), **shared, "population": np.array(search.population)}
+        if self._first_candidates is not None:
+            shared[INJECTED] = self._first_candidates if not generation else self._first_candidates[:0]
         master = {**master, "age": np.array(0), **stopping.initial_history(tested), **search.arrays()}
         return State(generation, shared, master)
 
@@ -262,6 +271,8 @@ class DistributionStrategy(Strategy[Ranked], ABC):
         if ranked.reason is None:
             new_shared, new_master = self.update(state, ranked.weights, results.blocks)
             shared, master = {**shared, **new_shared}, {**master, **new_master}
+        if INJECTED in shared:
+            shared = {**shared, INJECTED: shared[INJECTED][:0]}
         after = self._with_history(State(state.generation + 1, shared, master), ranked.fitness)
         metrics = {
             **self.metrics(after),

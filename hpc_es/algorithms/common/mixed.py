@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hpc_es.algorithms.common import stopping
+from hpc_es.algorithms.common.injection import injected_in
 from hpc_es.core.data import Array, Arrays, Float64, State
 from hpc_es.core.interfaces import MixedCoordinates
 from hpc_es.core.keys import Keys, Purpose
@@ -205,6 +206,11 @@ class MixedVector:
         scaled: Array = shared[MARGIN] * y if MARGIN in shared else y
         return scaled
 
+    def unscaled(self, shared: Arrays, steps: Array) -> Array:
+        """Return y of steps A y, [..., normal]."""
+        y: Array = steps / shared[MARGIN] if MARGIN in shared else steps
+        return y
+
     def candidates(self, shared: Arrays, generation: int, samples: Sequence[int], steps: Array) -> Array:
         """Return search vectors, dtype[samples, size], with `steps`, [samples, normal], from theta, and categories."""
         vectors: Array = np.tile(shared["theta"], (len(samples), 1))
@@ -229,6 +235,8 @@ class MixedVector:
         own: Arrays = {}
         if self._categories:
             categories = self._categories.sample(before[PROBABILITIES], state.generation, range(len(weights)))
+            if (injected := injected_in(before)) is not None:
+                categories[: len(injected)] = injected[:, self.choices]
             shared, own = self._categories.updated(before[PROBABILITIES], state.master, weights, categories)
             theta[self.choices] = self._categories.most_likely(shared.get(PROBABILITIES, before[PROBABILITIES]))
         if self._ordered:

@@ -33,6 +33,7 @@ from hpc_es.core.data import (
 from hpc_es.core.interfaces import Evaluation
 from hpc_es.core.keys import Keys
 from hpc_es.core.population import Population
+from hpc_es.tasks.functions.initial_points import InitialPoints
 from hpc_es.tasks.functions.options import Bounds, Coordinates, SearchOptions
 from hpc_es.tasks.functions.problem import CENTRE, BestVector, ObjectiveProblem
 from hpc_es.tasks.functions.python_evaluator import EvaluationResult, Evaluator
@@ -179,8 +180,9 @@ class ConstrainedProblem(ObjectiveProblem):
         evaluator: Evaluator,
         keys: Keys,
         batch: int = 0,
+        points: InitialPoints | None = None,
     ) -> None:
-        super().__init__(search, coordinates, initial, evaluator, keys, batch)
+        super().__init__(search, coordinates, initial, evaluator, keys, batch, points)
         self._names = search.constraint_names
         self.columns = (*self.columns, Column(CONSTRAINTS, "<f8", (len(self._names),)))
         if search.record_evaluations:
@@ -220,7 +222,7 @@ class ConstrainedProblem(ObjectiveProblem):
         return [[BestVector(vectors[row], value, jobs.generation, number, float(violation[row])).arrays()]]
 
     def carried(self) -> ProblemState:
-        best = BestVector(np.full(self.size, np.nan), violation=math.nan)
+        best = self.first_best()
         shared, master = self._lagrangian_arrays(Lagrangian.initial(len(self._names), self.size))
         return ProblemState(shared, {**best.arrays(), "feasible_share": np.array(np.nan), **master})
 

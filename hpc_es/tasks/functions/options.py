@@ -121,6 +121,23 @@ class Coordinates:
         pairs = zip(self.scales.values(), values.tolist(), strict=True)
         return np.array([scale.unit(value) for scale, value in pairs], np.float64)
 
+    def require(self, values: Float64) -> None:
+        """Raise ValueError unless a vector of the objective, float64[size], is within the bounds and on the scales."""
+        for index, (name, number) in enumerate(zip(self.names, values.tolist(), strict=True)):
+            if self.scales:
+                scale = self.scales[name]
+                try:
+                    is_valid = scale.number(scale.decoded(number)) == number
+                except (ValueError, IndexError, OverflowError):
+                    is_valid = False
+            else:
+                low, high = (
+                    (-np.inf, np.inf) if self.bounds is None else (self.bounds.low[index], self.bounds.high[index])
+                )
+                is_valid = bool(np.isfinite(number)) and low <= number <= high
+            if not is_valid:
+                raise ValueError(f"{name} is {number:g}: expected a number within its range")
+
     def decoded(self, values: Float64) -> list[Value]:
         """Return the values of one vector of the objective, float64[size]."""
         numbers: list[float] = values.tolist()
@@ -202,6 +219,11 @@ class SearchOptions:
     )
     initial_region: RegionOptions = option(
         "region of the initial vector with initial: random, and of restarts", default_factory=RegionOptions
+    )
+    initial_points: str | None = option(
+        "file of vectors that are evaluated first, relative to the config: CSV, JSON, or the evaluations.csv of an "
+        "earlier run, whose values are taken over; null: none",
+        None,
     )
     timeout_seconds: Positive | None = option(
         "time limit of an evaluation in seconds, after which it fails; null: no limit", None

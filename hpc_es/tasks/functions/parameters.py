@@ -14,13 +14,18 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal, Protocol
+from typing import Literal, Protocol, TypeGuard
 
 from hpc_es.config.options import option, options
 from hpc_es.core.data import ConfigData
 
 Value = bool | int | float | str  # of a parameter
 LARGEST_WHOLE = 2**53  # whole numbers up to this one are exact as float64
+
+
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Return whether a value is a finite number, and not a boolean."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 class Scale(Protocol):
@@ -36,6 +41,10 @@ class Scale(Protocol):
 
     def decoded(self, value: float) -> Value:
         """Return the value of a number in the objective's vector."""
+        ...
+
+    def number(self, value: Value) -> float:
+        """Return the number in the objective's vector of a value; ValueError says which values were expected."""
         ...
 
 
@@ -66,6 +75,11 @@ class ParameterScale:
     def decoded(self, value: float) -> float:
         return value
 
+    def number(self, value: Value) -> float:
+        if not is_number(value) or not self.low <= value <= self.high:
+            raise ValueError(f"expected a number from {self.low:g} to {self.high:g}")
+        return float(value)
+
 
 @dataclass(frozen=True)
 class WholeNumbers:
@@ -87,6 +101,11 @@ class WholeNumbers:
 
     def decoded(self, value: float) -> int:
         return int(value)
+
+    def number(self, value: Value) -> float:
+        if not is_number(value) or not self.low <= value <= self.high or value != math.floor(value):
+            raise ValueError(f"expected a whole number from {self.low} to {self.high}")
+        return float(value)
 
     def thresholds(self, unit: float) -> tuple[float, float]:
         """Return the coordinates of the thresholds next to the level of a coordinate; infinite beyond the ends."""
@@ -114,6 +133,11 @@ class OrderedValues:
     def decoded(self, value: float) -> int | float:
         return self.values[self.values.index(value)]
 
+    def number(self, value: Value) -> float:
+        if not is_number(value) or value not in self.values:
+            raise ValueError(f"expected one of {json.dumps(self.values)}")
+        return float(value)
+
     def thresholds(self, unit: float) -> tuple[float, float]:
         """Return the same as `WholeNumbers.thresholds`."""
         return self._indices.thresholds(unit)
@@ -133,6 +157,12 @@ class Choices:
 
     def decoded(self, value: float) -> Value:
         return self.categories[int(value)]
+
+    def number(self, value: Value) -> float:
+        texts = [json.dumps(category) for category in self.categories]  # 1, "1" and true are different categories
+        if json.dumps(value) not in texts:
+            raise ValueError(f"expected one of {json.dumps(self.categories)}")
+        return float(texts.index(json.dumps(value)))
 
 
 Discrete = WholeNumbers | OrderedValues  # scales with ordered levels

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import groupby
 
 import numpy as np
 
@@ -35,6 +36,7 @@ from hpc_es.core.errors import Failure, RunError
 from hpc_es.core.interfaces import Evaluation, RunContext
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.core.population import Layout, Population
+from hpc_es.tasks.functions.initial_points import InitialPoints
 from hpc_es.tasks.functions.journal import EvaluationJournal, remove_finished
 from hpc_es.tasks.functions.options import Bounds, Coordinates, SearchOptions
 from hpc_es.tasks.functions.parameters import Scale, decoded
@@ -123,7 +125,7 @@ class ObjectiveProblem(ProblemDefaults):
     State, master:
         best_x: float64[params]; best vector so far, as passed to the objective; NaN before the first evaluation
         best_value: float64[]; value of the objective for best_x; NaN before the first evaluation
-        best_at: int64[2]; its generation and job; job -1: an evaluation of the centre; -1, -1 before the first one
+        best_at: int64[2]; its generation and job; job -1: an evaluation of the centre; -1, -1: a known point, or none
     """
 
     dtype = np.dtype(np.float64)
@@ -138,8 +140,9 @@ class ObjectiveProblem(ProblemDefaults):
         evaluator: Evaluator,
         keys: Keys,
         batch: int = 0,
+        points: InitialPoints | None = None,
     ) -> None:
-        self._search, self.coordinates, self._initial = search, coordinates, initial
+        self._search, self.coordinates, self._initial, self.points = search, coordinates, initial, points
         self._evaluator, self._keys = evaluator, keys
         # With "abort", a recorded failure would end the restarted run again.
         keeps_failures = search.on_failed_evaluation == "drop"
@@ -162,6 +165,9 @@ class ObjectiveProblem(ProblemDefaults):
             return vector
         return np.array(self.coordinates.to_search(self._initial), np.float64)
 
+    def first_candidates(self, population: int) -> Float64 | None:
+        return None if self.points is None else self.points.first_candidates(population)
+
     def open(self, run: RunContext) -> None:
         self._run = run
         self._evaluator.open(run)
@@ -178,7 +184,7 @@ class ObjectiveProblem(ProblemDefaults):
 
     def evaluate(self, population: Population, jobs: Jobs, carried: ProblemState, poll: Poll) -> Outcome:
         vectors, penalties = self.coordinates.to_objective(population.stacked())
-        results = self._evaluate_or_recall(vectors, jobs, poll)
+        results = self._evaluate_unknown(vectors, jobs, poll)
         rows = np.zeros(len(jobs), row_dtype(self.columns))
         rows["value"] = [result.value for result in results]
         self.fill(rows, results)
@@ -192,6 +198,26 @@ class ObjectiveProblem(ProblemDefaults):
 
     def fill(self, rows: Rows, results: Sequence[EvaluationResult]) -> None:
         """Write further columns of results into the rows."""
+
+    def _evaluate_unknown(self, vectors: Float64, jobs: Jobs, poll: Poll) -> list[EvaluationResult]:
+        """Return the results of a chunk; those of initial points with a known value are taken over."""
+        if self.points is None or not self.points.known or jobs.generation or jobs.purpose != "train":
+            return self._evaluate_or_recall(vectors, jobs, poll)
+        known = [self.points.known.get(vector.tobytes()) for vector in vectors]
+        results: list[EvaluationResult] = []
+        for is_known, rows in groupby(range(len(vectors)), lambda row: known[row] is not None):
+            span = list(rows)
+            if is_known:
+                results += [
+                    EvaluationResult(point.value, constraints=point.constraints)
+                    for row in span
+                    if (point := known[row]) is not None
+                ]
+                continue
+            part = slice(span[0], span[-1] + 1)
+            unknown = replace(jobs, numbers=jobs.numbers[part], groups=jobs.groups[part])
+            results += self._evaluate_or_recall(vectors[part], unknown, poll)
+        return results
 
     def _evaluate_or_recall(self, vectors: Float64, jobs: Jobs, poll: Poll) -> list[EvaluationResult]:
         """Return the results of a chunk, from the journal if it has all of them."""
@@ -243,8 +269,17 @@ class ObjectiveProblem(ProblemDefaults):
         number = jobs.numbers[row] if jobs.purpose == "train" else CENTRE
         return [[BestVector(vectors[row], float(rows["value"][row]), jobs.generation, number).arrays()]]
 
+    def first_best(self) -> BestVector:
+        """Return the best of the initial points with a known value, as generation -1, or no vector."""
+        best = next(iter(self.points.known.items()), None) if self.points is not None else None
+        violation = math.nan if self._search.constraint_names else None
+        if best is None:
+            return BestVector(np.full(self.size, np.nan), violation=violation)
+        violation = None if violation is None else best[1].violation
+        return BestVector(np.frombuffer(best[0], np.float64), best[1].value, violation=violation)
+
     def carried(self) -> ProblemState:
-        return ProblemState({}, BestVector(np.full(self.size, np.nan)).arrays())
+        return ProblemState({}, self.first_best().arrays())
 
     def merge(self, carried: ProblemState, units: Sequence[Arrays]) -> ProblemState:
         best = BestVector.from_arrays(carried.master)

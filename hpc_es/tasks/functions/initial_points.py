@@ -1,0 +1,225 @@
+"""`task.initial_points`: vectors that are evaluated first, or whose values are known, such as those of an earlier run.
+
+CSV    a column per parameter (x0, x1, ... without names), and optionally `value` and one per constraint. An empty
+       value is unknown; the columns `generation` and `job` of evaluations.csv are ignored, as are failed rows.
+JSON   a list of objects {parameter: value, ...} or {"x": [numbers]}, optionally with "value" and "constraints".
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from hpc_es.config.registry import config_directory
+from hpc_es.core.data import Float64
+from hpc_es.core.errors import ConfigError
+from hpc_es.tasks.functions.options import Coordinates, SearchOptions
+from hpc_es.tasks.functions.parameters import Choices, Scale, Value, is_number
+
+KEY = "task.initial_points"
+VALUE, CONSTRAINTS, X = "value", "constraints", "x"
+RESULT_COLUMNS = ("generation", "job", VALUE)  # of evaluations.csv, before the parameters
+MOST_ERRORS = 5  # that are listed
+
+
+class Known(NamedTuple):
+    """The result of a point from the file."""
+
+    value: float
+    constraints: tuple[float, ...] = ()
+
+    @property
+    def violation(self) -> float:
+        """Sum of the positive constraint values."""
+        return sum(max(number, 0.0) for number in self.constraints)
+
+
+@dataclass(frozen=True)
+class InitialPoints:
+    """The points of a file: those without a value first, in its order, then the others, the best first."""
+
+    vectors: Float64  # float64[points, size], as passed to the objective
+    search_vectors: Float64  # float64[points, size]
+    unknown: int  # number of points without a value
+    known: Mapping[bytes, Known]  # by the bytes of the vector as passed to the objective, the best first
+
+    def first_candidates(self, population: int) -> Float64:
+        """Return the search vectors of the first generation, float64[k, size].
+
+        Points with a known value are at most half of the population, so that the other half samples the distribution.
+        """
+        return self.search_vectors[: min(max(self.unknown, population // 2), population)]
+
+
+def initial_points(search: SearchOptions, directory: Path | None = None) -> InitialPoints | None:
+    """Return the points of `task.initial_points`, None without; ConfigError if the file or a point is not valid.
+
+    `directory` is that of the config.
+    """
+    if search.initial_points is None:
+        return None
+    path = (config_directory() if directory is None else directory) / search.initial_points
+    coordinates, errors = search.coordinates(), list[str]()
+    results: dict[bytes, Known | None] = {}
+    try:
+        for where, values, result in _points(path, search, coordinates):
+            try:
+                vector, known = _vector(values, coordinates), _known(result, search.constraint_names)
+            except ValueError as error:
+                errors.append(f"{where}: {error}")
+                continue
+            if known is None or not math.isnan(known.value):  # failed evaluations are left out
+                results[vector.tobytes()] = known or results.get(vector.tobytes())
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        text = f"expected a CSV or JSON file of points, but {path} cannot be read: {reason}"
+        raise ConfigError([(KEY, text)]) from error
+    if errors:
+        more = f"; and {len(errors) - MOST_ERRORS} more" if len(errors) > MOST_ERRORS else ""
+        raise ConfigError([(KEY, f"{path.name}: {'; '.join(errors[:MOST_ERRORS])}{more}")])
+    if not results:
+        raise ConfigError([(KEY, f"{path} has no points: expected at least one that did not fail")])
+    return _ordered(results, coordinates, search.sign)
+
+
+def _ordered(results: Mapping[bytes, Known | None], coordinates: Coordinates, sign: float) -> InitialPoints:
+    unknown = [key for key, known in results.items() if known is None]
+    known = [(key, result) for key, result in results.items() if result is not None]
+    known.sort(key=lambda item: (item[1].violation, -sign * item[1].value))  # stable: of equal ones the first
+    vectors = np.array([np.frombuffer(key, np.float64) for key in (*unknown, *(key for key, _ in known))])
+    inside = np.array([coordinates.to_search(vector) for vector in vectors])
+    # The search may change the last bit of a number, and looks results up by the vector that it evaluates.
+    evaluated = coordinates.to_objective(inside)[0]
+    rows = evaluated[len(unknown) :]
+    return InitialPoints(
+        evaluated, inside, len(unknown), {row.tobytes(): result for row, (_, result) in zip(rows, known, strict=True)}
+    )
+
+
+# Reading.
+
+Item = tuple[str, Mapping[str, object], Mapping[str, object]]  # where, values by parameter, value and constraints
+
+
+def _points(path: Path, search: SearchOptions, coordinates: Coordinates) -> Iterator[Item]:
+    """Yield the points of a file; ValueError if the file has another format."""
+    if path.suffix == ".json":
+        yield from _json_points(path, coordinates.names)
+    elif path.suffix == ".csv":
+        yield from _csv_points(path, coordinates, search.constraint_names)
+    else:
+        raise ValueError(f"expected the suffix .csv or .json, found {path.name!r}")
+
+
+def _csv_points(path: Path, coordinates: Coordinates, constraints: Sequence[str]) -> Iterator[Item]:
+    with path.open(newline="", encoding="utf-8") as file:
+        reader = csv.reader(file)
+        header = [name.strip() for name in next(reader, [])]
+        _require_names(header, coordinates.names, (*RESULT_COLUMNS, *constraints))
+        for cells in reader:
+            if not any(text.strip() for text in cells):
+                continue
+            if len(cells) != len(header):
+                raise ValueError(f"line {reader.line_num}: expected {len(header)} cells, found {len(cells)}")
+            row = dict(zip(header, cells, strict=True))
+            values = {name: _parsed(row[name], coordinates.scales.get(name)) for name in coordinates.names}
+            result: dict[str, object] = {}
+            if row.get(VALUE, "").strip():
+                result[VALUE] = _parsed(row[VALUE], None)
+                if constraints:
+                    result[CONSTRAINTS] = [_parsed(row.get(name, ""), None) for name in constraints]
+            yield f"line {reader.line_num}", values, result
+
+
+def _require_names(names: Sequence[str], expected: Sequence[str], others: Sequence[str]) -> None:
+    missing = [name for name in expected if name not in names]
+    unknown = [name for name in names if name not in expected and name not in others]
+    twice = [name for index, name in enumerate(names) if name in names[:index]]
+    if missing or unknown or twice:
+        text = ", ".join(expected[:10]) + (", ..." if len(expected) > 10 else "")
+        problem = f"without {missing[0]}" if missing else f"with {unknown[0]}" if unknown else f"with {twice[0]} twice"
+        raise ValueError(f"expected the parameters {text}, found names {problem}")
+
+
+def _parsed(text: str, scale: Scale | None) -> Value:
+    """Return the value of a cell; text that is not valid is returned as it is."""
+    text = text.strip()
+    if isinstance(scale, Choices):
+        return next((item for item in scale.categories if text in (item, json.dumps(item))), text)
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def _json_points(path: Path, names: Sequence[str]) -> Iterator[Item]:
+    items: object = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(items, list):
+        raise ValueError(f"expected a list of points, found {type(items).__name__}")
+    for number, item in enumerate(items):
+        where = f"point {number}"
+        if not isinstance(item, dict):
+            raise ValueError(f"{where}: expected an object {{parameter: value, ...}}, found {type(item).__name__}")
+        values = {name: value for name, value in item.items() if name in names or name not in (VALUE, CONSTRAINTS, X)}
+        result = {name: item[name] for name in (VALUE, CONSTRAINTS) if name not in names and item.get(name) is not None}
+        if X in item and X not in names:
+            if not isinstance(item[X], list) or len(item[X]) != len(names):
+                raise ValueError(f"{where}: expected {len(names)} numbers as x, found {json.dumps(item[X])}")
+            values |= dict(zip(names, item[X], strict=True))
+        try:
+            _require_names(list(values), names, ())
+        except ValueError as error:
+            raise ValueError(f"{where}: {error}") from error
+        yield where, {name: values[name] for name in names}, result
+
+
+# Checks.
+
+
+def _vector(values: Mapping[str, object], coordinates: Coordinates) -> Float64:
+    """Return a point as passed to the objective, float64[size]; ValueError names the parameter."""
+    numbers = []
+    for index, (name, value) in enumerate(values.items()):
+        scale = coordinates.scales.get(name)
+        try:
+            if scale is not None:
+                numbers.append(scale.number(value))  # type: ignore[arg-type]  # which it checks
+            else:
+                numbers.append(_bounded(value, coordinates, index))
+        except ValueError as error:
+            raise ValueError(f"{name} is {json.dumps(value)}: {error}") from None
+    return np.array(numbers, np.float64)
+
+
+def _bounded(value: object, coordinates: Coordinates, index: int) -> float:
+    low, high = -math.inf, math.inf
+    if coordinates.bounds is not None:
+        low, high = float(coordinates.bounds.low[index]), float(coordinates.bounds.high[index])
+    if not is_number(value) or not low <= value <= high:
+        limits = "" if math.isinf(low) and math.isinf(high) else f" from {low:g} to {high:g}"
+        raise ValueError(f"expected a number{limits}")
+    return float(value)
+
+
+def _known(result: Mapping[str, object], constraints: Sequence[str]) -> Known | None:
+    """Return the result of a point, None if it is not known; ValueError if a number is missing."""
+    if VALUE not in result:
+        return None
+    value, limits = result[VALUE], result.get(CONSTRAINTS, [])
+    if isinstance(value, float) and math.isnan(value):
+        return Known(math.nan)
+    if not is_number(value):
+        raise ValueError(f"value is {json.dumps(value)}: expected a number")
+    if isinstance(limits, Mapping):
+        limits = [limits.get(name) for name in constraints]
+    if not isinstance(limits, list) or len(limits) != len(constraints) or not all(map(is_number, limits)):
+        expected = f"{len(constraints)} numbers ({', '.join(constraints)})" if constraints else "none"
+        raise ValueError(f"constraints are {json.dumps(limits)}: expected {expected}, or no value")
+    return Known(float(value), tuple(float(number) for number in limits))

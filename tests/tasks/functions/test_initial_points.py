@@ -1,0 +1,149 @@
+"""`task.initial_points`: files of points, their checks, and what a search does with them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hpc_es
+from hpc_es.config.loading import validate
+from hpc_es.config.schema import Config
+from hpc_es.core.errors import ConfigError
+from hpc_es.tasks.functions.initial_points import InitialPoints, initial_points
+from hpc_es.training.build import build_task
+from tests.helpers import toys
+
+TYPED = {
+    "layers": {"integer": True, "low": 1, "high": 8},
+    "grid": {"values": [16, 32, 64]},
+    "solver": {"choices": ["cg", 1, True]},
+    "rate": {"low": 1e-4, "high": 1.0, "scale": "log"},
+}
+
+
+def config(path: Path, **task: Any) -> Config:
+    options = {"dimension": 2} if "parameters" not in task else {}
+    function = {"kind": "function", "function": "tests.helpers.toys:ellipsoid", **options, **task}
+    data = {"task": {**function, "initial_points": str(path)}, "algorithm": {"kind": "cma_es"}, "policy": None}
+    return validate({**data, "stop": {"generations": 1}})
+
+
+def points(path: Path, text: str, **task: Any) -> InitialPoints:
+    path.write_text(text)
+    read = initial_points(config(path, **task).task)
+    assert read is not None
+    return read
+
+
+def test_unknown_points_come_first_then_the_best_known_ones(tmp_path: Path) -> None:
+    text = "x1,value,x0\n1,5.0,2\n3,,4\n5,-1,6\n7,nan,8\n"
+    read = points(tmp_path / "p.csv", text)
+    assert read.vectors.tolist() == [[4, 3], [6, 5], [2, 1]] and read.unknown == 1
+    assert [known.value for known in read.known.values()] == [-1.0, 5.0]
+    assert len(read.first_candidates(6)) == 3 and len(read.first_candidates(4)) == 2  # half of the population
+    assert points(tmp_path / "p.csv", text, goal="maximise").vectors[1].tolist() == [2, 1]
+
+
+def test_known_value_replaces_the_same_unknown_point(tmp_path: Path) -> None:
+    read = points(tmp_path / "p.json", json.dumps([{"x": [1, 2]}, {"x0": 1, "x1": 2, "value": 3}]))
+    assert read.unknown == 0 and list(read.known.values()) == [(3.0, ())]
+
+
+def test_typed_parameters_are_read_from_csv_and_json(tmp_path: Path) -> None:
+    expected = [[2, 64, 0, 0.5], [3, 16, 1, 1.0], [8, 32, 2, 0.25]]
+    text = "layers,grid,solver,rate\n2,64,cg,0.5\n3,16,1,1.0\n8,32,true,0.25\n"
+    assert points(tmp_path / "p.csv", text, parameters=TYPED).vectors.tolist() == [
+        pytest.approx(row) for row in expected
+    ]
+    values = [dict(zip(TYPED, row, strict=True)) for row in ([2, 64, "cg", 0.5], [3, 16, 1, 1.0], [8, 32, True, 0.25])]
+    read = points(tmp_path / "p.json", json.dumps(values), parameters=TYPED)
+    assert read.vectors.tolist() == [pytest.approx(row) for row in expected]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("p.csv", "layers,grid,solver\n1,16,cg\n", "without rate"),
+        ("p.csv", "layers,grid,solver,rate,x\n", "with x"),
+        ("p.csv", "layers,grid,solver,rate,rate\n", "with rate twice"),
+        ("p.csv", "layers,grid,solver,rate\n2.5,16,cg,1\n", "layers is 2.5: expected a whole number from 1 to 8"),
+        ("p.csv", "layers,grid,solver,rate\n2,17,cg,1\n", r"grid is 17.0: expected one of \[16, 32, 64\]"),
+        ("p.csv", "layers,grid,solver,rate\n2,16,gmres,1\n", r'solver is "gmres": expected one of \["cg", 1, true\]'),
+        ("p.csv", "layers,grid,solver,rate\n2,16,cg,2\n", "line 2: rate is 2.0: expected a number from 0.0001 to 1"),
+        ("p.csv", "layers,grid,solver,rate,value\n2,16,cg,1,x\n", 'value is "x": expected a number'),
+        ("p.csv", "layers,grid,solver,rate\n2,16,cg\n", "expected 4 cells, found 3"),
+        ("p.csv", "layers,grid,solver,rate\n", "has no points"),
+        ("p.json", "{}", "expected a list of points"),
+        ("p.json", '[{"layers": true, "grid": 16, "solver": "cg", "rate": 1}]', "layers is true: expected a whole"),
+        ("p.json", '[{"layers": 1, "grid": 16, "solver": "1", "rate": 1}]', r'solver is "1": expected one of'),
+        ("p.txt", "1 2\n", "expected the suffix .csv or .json"),
+        ("p.json", "[", "cannot be read"),
+    ],
+)
+def test_wrong_files_are_config_errors(name: str, text: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=message):
+        points(tmp_path / name, text, parameters=TYPED)
+
+
+def test_points_outside_of_the_bounds_are_config_errors(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="x1 is 7: expected a number from -5 to 5"):
+        points(tmp_path / "p.json", '[{"x": [1, 7]}]', bounds={"low": -5, "high": 5})
+
+
+def test_known_value_needs_all_constraints(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"expected 2 numbers \(c0, c1\), or no value"):
+        points(tmp_path / "p.json", '[{"x": [1, 2], "value": 1}]', constraints=2)
+
+
+def built(path: Path, algorithm: dict[str, Any]) -> None:
+    changed = validate({**_data(config(path)), "algorithm": algorithm})
+    build_task(changed).task.close()
+
+
+def _data(checked: Config) -> dict[str, Any]:
+    task = {"kind": "function", "function": "tests.helpers.toys:ellipsoid", "dimension": 2}
+    return {"task": {**task, "initial_points": checked.task.initial_points}, "policy": None, "stop": {"generations": 1}}
+
+
+def test_strategies_that_cannot_inject_and_too_many_unknown_points_are_config_errors(tmp_path: Path) -> None:
+    path = tmp_path / "p.json"
+    path.write_text(json.dumps([{"x": [1, n]} for n in range(7)]))
+    with pytest.raises(ConfigError, match=r"perturbations of its own: expected .*'cma_es' or 'sep_cma_es'"):
+        built(path, {"kind": "snes"})
+    with pytest.raises(ConfigError, match="7 points without a value, but the first generation has 6 candidates"):
+        built(path, {"kind": "cma_es"})
+    built(path, {"kind": "cma_es", "population_size": 7})
+
+
+def test_values_of_an_earlier_run_are_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next run evaluates the unknown points, then takes over the three best of the earlier run."""
+    data = {
+        "seed": 1,
+        "task": {"kind": "function", "function": "tests.helpers.toys:ellipsoid", "dimension": 3},
+        "algorithm": {"kind": "cma_es"},
+        "evaluation": {"interval": 0},
+        "stop": {"generations": 4},
+        "report": {"plot_interval_seconds": 0},
+    }
+    list(hpc_es.train(data, tmp_path / "earlier"))
+    calls: list[list[float]] = []
+    plain = toys.ellipsoid
+
+    def counted(x: Any) -> float:
+        calls.append(x.tolist())
+        return plain(x)
+
+    monkeypatch.setattr(toys, "ellipsoid", counted)
+    earlier = np.genfromtxt(tmp_path / "earlier" / "evaluations.csv", delimiter=",", skip_header=1)
+    best = earlier[np.argsort(earlier[:, 2], kind="stable")][:3]
+    path = str(tmp_path / "earlier" / "evaluations.csv")
+    later = {**data, "seed": 2, "task": {**data["task"], "initial_points": path}, "stop": {"generations": 1}}  # type: ignore[dict-item]
+    rows = list(hpc_es.train(later, tmp_path / "later"))
+    lines = np.genfromtxt(tmp_path / "later" / "evaluations.csv", delimiter=",", skip_header=1)
+    assert len(lines) == 7 and len(calls) == 4  # of a population of 7, three are known
+    assert np.array_equal(lines[:3, 2:], best[:, 2:])
+    assert rows[-1]["best_value"] == min(best[0, 2], lines[:, 2].min())
