@@ -116,7 +116,8 @@ def minimize(
     - `region`, (low, high), may replace `x0`: the first centre, and that of each restart, is drawn from it.
     - `parameters` may replace `x0` and `bounds`, as in `Strategy`: `f` then gets a keyword for each, of its type.
     - `bounds`: (low, high), each a number, a list or None, or one pair (low, high) per coordinate like in SciPy; for
-      two coordinates see `Strategy`. `keep`: "reflect", "clip" or "penalty", how vectors are kept within them.
+      two coordinates see `Strategy`. `keep`: "reflect", "clip", "penalty" or "transform", how vectors are kept within
+      them.
     - The search ends after `max_evaluations` (at the end of a generation), at a value of at most `target`, when the
       algorithm has converged, or on a signal such as SIGINT.
     - `constraints`: number or names of constraints; `f` then returns {"value": ..., "constraints": [...]}, and x is

@@ -169,7 +169,7 @@ class Strategy:
       whole numbers and indices of choices, and `named` returns their values by name.
     - `bounds`: (low, high), each a number, a list or None, or pairs (low, high) per coordinate as in SciPy. For two
       coordinates, two pairs are rejected if both readings are possible; write {"low": [...], "high": [...]} instead.
-      `keep`: "reflect", "clip" or "penalty", how vectors are kept within the bounds.
+      `keep`: "reflect", "clip", "penalty" or "transform", how vectors are kept within the bounds.
     - `constraints`: number or names of constraints; `tell` then also takes their values, which are at most 0 where a
       vector is feasible. `constraint_handling`: "feasible_first" or "augmented_lagrangian".
     - `max_evaluations` and `target` are limits that `stop` reports.

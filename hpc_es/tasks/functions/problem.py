@@ -161,8 +161,7 @@ class ObjectiveProblem(ProblemDefaults):
 
     def initial(self, rng: np.random.Generator) -> Float64:
         if isinstance(self._initial, Bounds):
-            vector: Float64 = rng.uniform(self._initial.low, self._initial.high)
-            return vector
+            return self.coordinates.before_transform(rng.uniform(self._initial.low, self._initial.high))
         return np.array(self.coordinates.to_search(self._initial), np.float64)
 
     def first_candidates(self, population: int) -> Float64 | None:

@@ -45,6 +45,33 @@ def test_reflected_vectors_are_within_the_bounds() -> None:
     assert many.min() >= 0.1 and many.max() <= 0.3
 
 
+def test_transform_is_quadratic_at_the_bounds_and_turns_beyond_them() -> None:
+    """Quadratic within 1/20 of the range, or (1 + |bound|)/20 at a single bound: 0.05, 0.1 and 0.15."""
+    far, _ = apply_bounds(BOX, "transform", np.array([[1.25, -3.0, 3.0, 9.0]]))
+    assert far[0] == pytest.approx([2.1 - 1.25, -2.2 + 3, 4.3 - 3, 9])  # turned at 1.05, -1.1 and 2.15
+    near, _ = apply_bounds(BOX, "transform", np.array([[0.0, -1.1, 1.85, 0.0], [1.05, -1.0, 2.0, 0.0]]))
+    assert near == pytest.approx(np.array([[0.05**2 / 0.2, -1, 1.85, 0], [1, -1 + 0.1**2 / 0.4, 2 - 0.15**2 / 0.6, 0]]))
+    steps, _ = apply_bounds(BOX, "transform", np.array([[0.06, 0.0, 0.0, 0.0]]) + np.zeros((3, 4)))
+    assert (steps[:, 0] == 0.06).all()
+
+
+def test_transform_is_continuous_stays_inside_and_has_an_inverse() -> None:
+    box = Bounds(np.full(4001, 0.1), np.full(4001, 0.3))
+    many = np.linspace(-1, 1, 4001)
+    values = box.transformed(many)
+    assert values.min() >= 0.1 and values.max() <= 0.3
+    assert np.abs(np.diff(values)).max() <= 1.001 * (many[1] - many[0])  # the slope is at most 1
+    inside = np.linspace(0.1, 0.3, 4001)
+    assert box.transformed(box.inverse(inside)) == pytest.approx(inside, abs=1e-15)
+
+
+def test_initial_vector_is_evaluated_where_the_user_wants_it_with_a_transform() -> None:
+    coordinates = Coordinates(4, BOX, "transform")
+    first = np.array([0.01, -0.95, 2.0, 3.0])
+    observed, _ = coordinates.to_objective(coordinates.to_search(first)[np.newaxis])
+    assert observed[0] == pytest.approx(first, abs=1e-15)
+
+
 def test_middle_of_the_bounds_is_finite() -> None:
     assert BOX.middle().tolist() == [0.5, 0.0, 0.0, 0.0]
     assert Bounds(np.array([3.0]), np.array([INF])).middle().tolist() == [3.0]
