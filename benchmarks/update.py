@@ -15,6 +15,7 @@ import numpy as np
 from hpc_es.algorithms.es import EvolutionStrategy, Options
 from hpc_es.core.data import ROW, Box, Results, Spaces, flat_observations
 from hpc_es.core.keys import Keys
+from hpc_es.noise import portable
 from hpc_es.noise.counter import CounterNoise
 from hpc_es.noise.table import TableNoise, fill
 from hpc_es.policies import mlp
@@ -43,6 +44,7 @@ def run() -> list[dict[str, Any]]:
     for name, noise in (
         ("table", TableNoise(table, keys, size)),
         ("counter", CounterNoise(keys, size)),
+        ("portable", CounterNoise(keys, size, portable.fill)),
     ):
         options: Any = Options(population_size=EPISODES)
         problem: Any = PolicyProblem(OnlySpaces(), policy, keys, ObservationNormalization(), 16)  # type: ignore[arg-type]

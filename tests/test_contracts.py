@@ -39,6 +39,7 @@ from hpc_es.core.keys import Keys
 from hpc_es.core.policy import Policy
 from hpc_es.core.population import Noise
 from hpc_es.mpi.world import World
+from hpc_es.noise import portable
 from hpc_es.noise.counter import CounterNoise
 from hpc_es.noise.table import TableNoise, fill
 from hpc_es.training.build import Parts, build_parts, build_task
@@ -595,14 +596,14 @@ class Plain:
 
 
 def noise_of(kind: str, size: int) -> Noise:
-    if kind == "counter":
-        return CounterNoise(Keys(5), size)
+    if kind != "table":
+        return CounterNoise(Keys(5), size) if kind == "counter" else CounterNoise(Keys(5), size, portable.fill)
     table = np.empty(5000, np.float32)
     fill(table, Keys(5), 0, 1)
     return TableNoise(table, Keys(5), size)
 
 
-@pytest.mark.parametrize("kind", ["table", "counter"])
+@pytest.mark.parametrize("kind", ["table", "counter", "portable"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_weighted_sums_equal_plain_sums(kind: str, dtype: type[np.floating]) -> None:
     created, weights = noise_of(kind, 6), np.array([[1.5, -2, 0], [0, 3, 0.25], [-1, 1, 1]])

@@ -22,6 +22,7 @@ COMPILED = {"jax", "jaxlib", "gymnax", "brax", "mujoco_playground", "jumanji", "
 JAX_NETWORKS = {
     *(f"algorithms/actor_critic/{name}.py" for name in ("compiled", "jax_gradient")),
     *(f"policies/networks/jax_{name}.py" for name in ("convolutional", "convolutions", "networks")),
+    "noise/portable_jax.py",
 }
 ROOT = Path(hpc_es.__file__).parent
 FILES = {file.relative_to(ROOT).as_posix(): file for file in sorted(ROOT.rglob("*.py"))}

@@ -12,6 +12,7 @@ import json
 import sys
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,7 @@ def parser() -> argparse.ArgumentParser:
     bbob.add_argument("--trials", type=Path, default=TRIALS, help="file of the trials, one JSON line per trial")
     bbob.add_argument("--jobs", type=int, default=os.cpu_count(), help="number of processes")
     bbob.add_argument("--only", nargs="+", default=["*"], metavar="GLOB", help="strategies, such as 'cma_es*' pycma")
+    bbob.add_argument("--noise", default="counter", help="kind of noise; other than counter, part of the name")
     bbob.add_argument("--functions", nargs="+", type=int, default=contenders.FUNCTIONS)
     bbob.add_argument("--dimensions", nargs="+", type=int, default=contenders.ALL_DIMENSIONS)
     bbob.add_argument("--instances", nargs="+", type=int, default=contenders.INSTANCES)
@@ -94,6 +96,8 @@ def run_bbob(options: argparse.Namespace) -> int:
         options.trials.write_text("".join(json.dumps(row) + "\n" for row in known))
         print(f"{len(known)} trials taken from {COMMITTED.relative_to(ROOT)}; remove it to repeat them", flush=True)
     chosen = [item for item in contenders.contenders() if any(fnmatch(item.name, glob) for glob in options.only)]
+    if options.noise != "counter":
+        chosen = [replace(item, noise=options.noise) for item in chosen if item.kind != "pycma"]
     plan = trials.plan(chosen, options.functions, options.dimensions, options.instances)
     missing = trials.missing(plan, options.trials)
     print(f"{len(plan)} trials, {len(missing)} of them missing", flush=True)

@@ -38,11 +38,13 @@ class Contender:
 
     kind: str  # of hpc_es/algorithms, or pycma
     restarts: Restarts = "none"
+    noise: str = "counter"  # kind of noise; pycma has its own
 
     @property
     def name(self) -> str:
         """The name in files and tables."""
-        return self.kind if self.restarts == "none" else f"{self.kind}-{self.restarts}"
+        name = self.kind if self.noise == "counter" else f"{self.kind}+{self.noise}"
+        return name if self.restarts == "none" else f"{name}-{self.restarts}"
 
     @property
     def budget(self) -> int:
@@ -80,7 +82,7 @@ def _ours(contender: Contender, function: Function, dimension: int, seed: int) -
     else:
         options |= {"region": (np.full(dimension, -REGION), REGION), "restarts": contender.restarts}
         options["max_restarts"] = RESTARTS
-    es = hpc_es.Strategy(contender.kind, seed=seed, **options)
+    es = hpc_es.Strategy(contender.kind, seed=seed, noise=contender.noise, **options)
     while (reason := es.stop()) is None:
         es.tell([function(x) for x in es.ask()])
     return reason

@@ -62,7 +62,11 @@ MODULES: Mapping[Package, Mapping[str, str]] = {
         "mlp": "hpc_es.policies.mlp",
         "network": "hpc_es.policies.network",
     },
-    "noise": {"counter": "hpc_es.noise.counter", "table": "hpc_es.noise.table"},
+    "noise": {
+        "counter": "hpc_es.noise.counter",
+        "portable": "hpc_es.noise.portable",
+        "table": "hpc_es.noise.table",
+    },
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
@@ -15,12 +16,19 @@ from hpc_es.noise import BlockNoise, NoiseOptions
 MAX_CACHED = 1 << 23  # cached numbers, 32 MB per rank
 BLOCK = 8192  # parameters per block; results depend on it, because every block has its own generator
 
+Fill = Callable[[np.random.Generator, Float32], None]  # fills an array float32[n] with standard normal numbers
+
 
 @options
 class Options(NoiseOptions):
     """`noise:` with `kind: counter`."""
 
     kind: Literal["counter"] = option("name of the noise", "counter")
+
+
+def standard_normal(generator: np.random.Generator, out: Float32) -> None:
+    """Fill float32[n] with the normal numbers of NumPy."""
+    generator.standard_normal(out=out, dtype=np.float32)
 
 
 class CounterNoise(BlockNoise):
@@ -30,9 +38,9 @@ class CounterNoise(BlockNoise):
     the cache.
     """
 
-    def __init__(self, keys: Keys, size: int) -> None:
+    def __init__(self, keys: Keys, size: int, fill: Fill = standard_normal) -> None:
         super().__init__(size, BLOCK)
-        self._keys = keys
+        self._keys, self._fill = keys, fill
         self._generator = keys.generator(Purpose.PERTURBATION)
         self._generation, self._cached, self._room = -1, dict[int, Float32](), MAX_CACHED
 
@@ -56,7 +64,7 @@ class CounterNoise(BlockNoise):
         out = np.empty(stop - start, np.float32)
         for first in range(start, stop, BLOCK):
             self._keys.reset(self._generator, Purpose.PERTURBATION, generation, pair, first // BLOCK)
-            self._generator.standard_normal(out=out[first - start : first - start + BLOCK], dtype=np.float32)
+            self._fill(self._generator, out[first - start : first - start + BLOCK])
         return out
 
 

@@ -62,6 +62,8 @@ OTHERS = {
     "rank 4, LSTM, counter": ["policy={kind: lstm, hidden_dims: [16]}", "noise={kind: counter, rank: 4}"],
     "rank 1, pgpe": ["algorithm={kind: pgpe, population_size: 12}", "policy.hidden_dims=[32]", "noise.rank=1"],
     "rank 1, snes": ["algorithm={kind: snes, population_size: 12}", "policy.hidden_dims=[32]", "noise.rank=1"],
+    "blocks, portable": ["policy.hidden_dims=[128, 128]", "noise={kind: portable}"],
+    "rank 1, portable": ["policy.hidden_dims=[32]", "noise={kind: portable, rank: 1}"],
     "not mirrored, sgd": ["algorithm.mirrored_sampling=false", "algorithm.optimizer.kind=sgd"],
     "no optimizer, decay": ["algorithm.optimizer.kind=none", "algorithm.weight_decay=0.01"],
     "ars": ["algorithm={kind: ars, population_size: 12, top_directions: 3}", "policy={hidden_dims: []}"],

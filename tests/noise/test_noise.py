@@ -9,7 +9,7 @@ from hpc_es.core.data import Float32
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.keys import Keys
 from hpc_es.core.population import Noise
-from hpc_es.noise import BlockNoise
+from hpc_es.noise import BlockNoise, portable
 from hpc_es.noise.counter import BLOCK, CounterNoise
 from hpc_es.noise.table import FILL_BLOCK, TableNoise, check_size, fill
 
@@ -24,10 +24,12 @@ def table(keys: Keys, size: int, workers: int = 1) -> Float32:
 
 def noise(kind: str, size: int, seed: int = 1, repetition: int = 0) -> Noise:
     keys = Keys(seed, repetition)
-    return CounterNoise(keys, size) if kind == "counter" else TableNoise(table(keys, 200_000), keys, size)
+    if kind == "table":
+        return TableNoise(table(keys, 200_000), keys, size)
+    return CounterNoise(keys, size) if kind == "counter" else CounterNoise(keys, size, portable.fill)
 
 
-KINDS = ("table", "counter")
+KINDS = ("table", "counter", "portable")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -66,7 +68,7 @@ def test_directions_are_standard_normal_and_uncorrelated(kind: str) -> None:
     """Mean 0, variance 1, fourth moment 3, each within 5 standard errors; so are the products of two pairs."""
     source, size = noise(kind, 2 * BLOCK), 2 * BLOCK
     x = np.stack([source.direction(0, pair, 0, size).astype(np.float64) for pair in range(8)])
-    x = x if kind == "counter" else table(Keys(1), 8 * size).reshape(8, size).astype(np.float64)
+    x = table(Keys(1), 8 * size).reshape(8, size).astype(np.float64) if kind == "table" else x
     n = x.size
     assert abs(x.mean()) < 5 / np.sqrt(n)
     assert abs(np.square(x).mean() - 1) < 5 * np.sqrt(2 / n)

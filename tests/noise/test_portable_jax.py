@@ -1,0 +1,56 @@
+"""Portable noise in JAX has the bytes of portable noise in NumPy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hpc_es.core.keys import Keys
+from hpc_es.noise.counter import BLOCK, CounterNoise
+from hpc_es.noise.portable import fill
+
+pytest.importorskip("jax", reason="JAX is not installed here: make test-jax")
+import jax
+import jax.numpy as jnp
+
+from hpc_es.devices.jax_setup import configured_jax
+from hpc_es.noise.portable_jax import Word, direction, philox
+
+configured_jax("cpu")
+
+ONES = 2**64 - 1
+# Known answers of Random123 (kat_vectors, philox4x64-10): counter and key, result.
+KNOWN = (
+    (0, (0x16554D9ECA36314C, 0xDB20FE9D672D0FDC, 0xD7E772CEE186176B, 0x7E68B68AEC7BA23B)),
+    (ONES, (0x87B092C3013FE90B, 0x438C3C67BE8D0224, 0x9CC7D7C69CD777B6, 0xA09CAEBF594F0BA0)),
+)
+
+
+@pytest.mark.parametrize(("word", "expected"), KNOWN)
+def test_philox_gives_the_known_answers(word: int, expected: tuple[int, ...]) -> None:
+    half = jnp.full(2, word & 0xFFFFFFFF, jnp.uint32)
+    result = jax.jit(lambda half: philox([Word(half, half)] * 4, (word, word)))(half)
+    for actual, number in zip(result, expected, strict=True):
+        assert [int(part[1]) for part in actual] == [number >> 32, number & 0xFFFFFFFF]
+
+
+@pytest.mark.parametrize("size", [1, 17, BLOCK, 2 * BLOCK + 5])
+def test_directions_equal_those_of_numpy_by_bytes(size: int) -> None:
+    keys = Keys(2**63 + 12345, 3)
+    compiled = jax.jit(lambda generation, pair: direction(keys, generation, pair, 0, size))
+    for generation, pair in ((0, 0), (70_000, 2**20 + 1)):
+        expected = CounterNoise(keys, size, fill).direction(generation, pair, 0, size)
+        result = np.asarray(compiled(np.uint32(generation), np.uint32(pair)))
+        assert result.dtype == np.float32 and result.tobytes() == expected.tobytes()
+
+
+def test_any_part_of_a_direction_can_be_computed() -> None:
+    """A part that begins within a block and ends in the next one; and many pairs in one call."""
+    keys, start, size = Keys(1), BLOCK - 48, 100
+    part = jax.jit(lambda pair, start: direction(keys, 4, pair, start, size))
+    pairs = np.arange(3, dtype=np.uint32)
+    together = np.asarray(jax.vmap(part, in_axes=(0, None))(pairs, start))
+    for pair in range(3):
+        whole = CounterNoise(keys, 2 * BLOCK, fill).direction(4, pair, 0, 2 * BLOCK)
+        assert together[pair].tobytes() == whole[start : start + size].tobytes()
+        assert np.asarray(part(pair, start)).tobytes() == together[pair].tobytes()
