@@ -89,6 +89,7 @@ class RunFailedError(RunError):
 MAX_TEXT = 1000  # characters of a line in the log
 MAX_DETAILS = 16_000  # characters of a traceback; the middle of a longer one is omitted
 _PACKAGES = ("site-packages", "dist-packages")
+_GENERATED = "__autograph_generated_file"  # by TensorFlow, from functions of any package
 _LIBRARY_DIRECTORIES = tuple(
     directory + os.sep
     for directory in (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), str(Path(__file__).parents[1]))
@@ -157,7 +158,7 @@ def _is_user_code(frame: FrameType) -> bool:
 
 def is_user_file(path: str) -> bool:
     """Return whether a file of Python code is not of Python, of an installed package or of hpc_es."""
-    if path.startswith(("<", "~")):  # such as <string>, and ~ for built-in functions in profiles
+    if path.startswith(("<", "~")) or _GENERATED in path:  # such as <string>, and ~ for built-in functions in profiles
         return False
     return not path.startswith(_LIBRARY_DIRECTORIES) and not any(name in Path(path).parts for name in _PACKAGES)
 

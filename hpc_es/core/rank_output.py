@@ -24,7 +24,7 @@ from typing import TextIO, cast
 LOGS = "logs"
 LINE_BUFFERED = 1  # _IOLBF of glibc and musl
 PIECE_BYTES = 1 << 20
-FREE_BYTES = 1 << 20  # with less space on the disk, output is dropped
+FREE_BYTES = 64 << 20  # with less space on the disk, output is dropped, and the space is left for checkpoints
 CHECK_SECONDS = 1.0  # between two looks at the free space
 
 _open: list[RankLog] = []  # the log of this process, if there is one
@@ -60,9 +60,9 @@ def add_files(paths: Sequence[Path]) -> None:
 
 
 def drop_if_full() -> None:
-    """Drop the output while the disk has no space, since child processes may fail if they cannot write it.
+    """Drop the output while the disk has little space: checkpoints need it, and child processes may fail without it.
 
-    Called before each evaluation. Python and C code of this process never fail because of it.
+    Called before each chunk of evaluations. Python and C code of this process never fail because of a full disk.
     """
     if _open:
         _open[0].check_space()
@@ -126,13 +126,13 @@ class RankLog:
         is_full = disk.f_blocks > 0 and disk.f_bavail * disk.f_frsize < FREE_BYTES
         if is_full != self._is_dropping:
             _flush(sys.stdout, sys.stderr)
+            if is_full:
+                _write(1, b"[less than %d MiB are free: output is missing here]\n" % (FREE_BYTES >> 20))
             self._is_dropping = is_full
             target = os.open(os.devnull, os.O_WRONLY) if is_full else self._file
             self._redirect(target)
             if is_full:
                 os.close(target)
-            else:
-                _write(1, b"[the disk was full: output is missing here]\n")
 
     @staticmethod
     def _redirect(target: int) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from hpc_es.config.loading import validate
+from hpc_es.core import errors
 from hpc_es.core.errors import MAX_DETAILS, Failure, failure_from_error, failure_from_text, shortened
 
 
@@ -97,3 +98,19 @@ def test_long_failure_details_keep_both_ends() -> None:
     details = shortened("a" * 20_000 + "b" * 20_000)
     half = MAX_DETAILS // 2
     assert details == "a" * half + "\n  ... 24,000 characters omitted ...\n" + "b" * half
+
+
+@pytest.mark.parametrize(
+    ("path", "is_users"),
+    [
+        ("/home/me/cost.py", True),
+        ("/home/me/venv/lib/python3.11/site-packages/numpy/linalg.py", False),
+        (os.__file__, False),
+        (errors.__file__, False),
+        ("<string>", False),
+        ("~", False),
+        ("/tmp/__autograph_generated_file04iq.py", False),
+    ],
+)
+def test_user_file_is_outside_of_python_packages_and_hpc_es(path: str, is_users: bool) -> None:
+    assert errors.is_user_file(path) is is_users

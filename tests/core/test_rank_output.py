@@ -97,7 +97,7 @@ def test_children_write_to_the_null_device_while_the_disk_has_no_space(
     finally:
         log.close()
     assert disk.f_bavail * disk.f_frsize > rank_output.FREE_BYTES, "the test needs a disk with space"
-    expected = ["title", "child", "[the disk was full: output is missing here]", "child"]
+    expected = ["title", "child", "[less than 64 MiB are free: output is missing here]", "child"]
     assert (tmp_path / "logs" / "rank_0000.txt").read_text().splitlines() == expected
 
 
