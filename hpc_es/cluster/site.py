@@ -113,7 +113,7 @@ def load_site(path: Path | None) -> Site:
         if not path.exists():
             return Site()
     try:
-        return validation.validate(Site, read_yaml(path))
+        return validation.validate(Site, read_yaml(path, may_be_empty=True))
     except ConfigError as error:
         lines = [line.removeprefix(f"{path}: ") for line in str(error).splitlines()]
         raise ConfigError([("", f"{path}: {line}") for line in lines]) from None

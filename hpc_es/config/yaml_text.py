@@ -67,8 +67,8 @@ Loader.yaml_constructors |= {TAG + "int": Loader.construct_whole, None: Loader.c
 Dumper.add_representer(list, Dumper.represent_flat)
 
 
-def read_yaml(path: Path) -> ConfigData:
-    """Return the mapping in a YAML file; raise ConfigError if there is none."""
+def read_yaml(path: Path, may_be_empty: bool = False) -> ConfigData:
+    """Return the mapping in a YAML file; raise ConfigError if there is none, unless the file may be empty."""
     try:
         data = parse(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -80,6 +80,8 @@ def read_yaml(path: Path) -> ConfigData:
         raise ConfigError([(str(path), f"expected a YAML file, which cannot be read: {error.strerror}")]) from None
     except ValueError as error:
         raise ConfigError([(str(path), f"does not parse as YAML: {error}")]) from None
+    if data is None and may_be_empty:
+        return {}
     if not isinstance(data, dict):
         came = "nothing: the file is empty" if data is None else found_text(data)
         raise ConfigError([(str(path), f"expected a mapping of keys, such as 'task:', found {came}")])

@@ -151,5 +151,8 @@ def test_profile_without_values_lists_all_keys_as_comments(monkeypatch: Any, tmp
     assert yaml.safe_load(text) is None
     keys = [line.partition(":")[0].removeprefix("# ") for line in text.splitlines()]
     assert [key for key in keys if key in Site.__dataclass_fields__] == list(Site.__dataclass_fields__)
+    path = tmp_path / "site.yaml"
+    path.write_text(text)
+    assert load_site(path) == Site()
     monkeypatch.setattr(site, "_output", lambda *command: "")
     assert "partition" not in detect({}).values
