@@ -258,7 +258,7 @@ def number(value: Number) -> str:
     for size, letter in ((1e9, "G"), (1e6, "M")):
         if abs(value) >= size:
             return f"{value / size:.2f}{letter}"
-    return f"{value:.0f}" if isinstance(value, int) or abs(value) >= 1000 else f"{value:.4g}"
+    return f"{value:.0f}" if isinstance(value, int) or abs(value) >= 1000 else f"{value + 0.0:.4g}"  # 0, not -0
 
 
 def clock(seconds: float) -> str:

@@ -264,10 +264,10 @@ class Recorder:
             used = f"{counters['episodes']:,} {jobs}"
         sign = -1 if getattr(self.config.task, "goal", None) == "minimise" else 1  # from return to value
         work = f"{generations} generations, {used}, {counters['failed_episodes']:,} failed {jobs}"
-        best = f"  best evaluation {sign * self.best.return_:.4g}" if self.best else ""
+        best = f"  best evaluation {sign * self.best.return_ + 0.0:.4g}" if self.best else ""  # + 0.0: not -0
         if status == "failed":
             return f"failed after {work}{best}: {reason}"
-        final_text = f"  final evaluation {sign * final['final_return_mean']:.4g}" if final else ""
+        final_text = f"  final evaluation {sign * final['final_return_mean'] + 0.0:.4g}" if final else ""
         better = " (the last theta did better)" if is_surpassed(self.best, final) else ""
         again = "; the same command resumes the run" if status == "interrupted" else ""
         return f"{status} by {reason} after {work}{final_text}{best}{better}{again}"

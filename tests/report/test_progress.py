@@ -269,7 +269,15 @@ def test_time_is_printed_as_percentages() -> None:
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(None, "-"), (float("nan"), "-"), (12, "12"), (1.23456, "1.235"), (-1234.5, "-1234"), (2_500_000, "2.50M")],
+    [
+        (None, "-"),
+        (float("nan"), "-"),
+        (12, "12"),
+        (1.23456, "1.235"),
+        (-1234.5, "-1234"),
+        (2_500_000, "2.50M"),
+        (-0.0, "0"),
+    ],
 )
 def test_numbers_are_formatted(value: Number, text: str) -> None:
     assert number(value) == text

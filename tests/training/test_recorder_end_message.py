@@ -31,3 +31,14 @@ def test_end_message_reports_a_better_last_theta(best: float | None, final: floa
     line = recorder.end_message("finished", "stop.timesteps: 200000", 3, results)
     work = "3 generations, 220,242 timesteps, 7 failed episodes"
     assert line == f"finished by stop.timesteps: 200000 after {work}  {end}"
+
+
+def test_value_of_a_minimum_at_zero_has_no_sign() -> None:
+    """The return is -value, so a best return of 0 is the value 0 and not -0."""
+    problem: Any = None
+    task = {"kind": "function", "function": "tests.helpers.toys:ellipsoid", "dimension": 3}
+    recorder = Recorder(validate({"task": task, "algorithm": {"kind": "cma_es"}}), problem)
+    evaluation: Any = SimpleNamespace(return_=0.0, rows=None)
+    recorder.best = evaluation
+    line = recorder.end_message("finished", "stop.generations: 3", 3, {"final_return_mean": 0.0})
+    assert line.endswith("  final evaluation 0  best evaluation 0")
