@@ -119,20 +119,20 @@ class RankLog:
         if now - self._checked < CHECK_SECONDS:
             return
         self._checked = now
-        try:
+        with contextlib.suppress(OSError):
             disk = os.fstatvfs(self._file)
-        except OSError:
-            return
-        is_full = disk.f_blocks > 0 and disk.f_bavail * disk.f_frsize < FREE_BYTES
-        if is_full != self._is_dropping:
+            is_full = disk.f_blocks > 0 and disk.f_bavail * disk.f_frsize < FREE_BYTES
+            if is_full == self._is_dropping:
+                return
             _flush(sys.stdout, sys.stderr)
             if is_full:
                 _write(1, b"[less than %d MiB are free: output is missing here]\n" % (FREE_BYTES >> 20))
+                null = os.open(os.devnull, os.O_WRONLY)
+                self._redirect(null)
+                os.close(null)
+            else:
+                self._redirect(self._file)
             self._is_dropping = is_full
-            target = os.open(os.devnull, os.O_WRONLY) if is_full else self._file
-            self._redirect(target)
-            if is_full:
-                os.close(target)
 
     @staticmethod
     def _redirect(target: int) -> None:

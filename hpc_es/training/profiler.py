@@ -23,7 +23,7 @@ from hpc_es.storage.files import replace, write_text, writing
 from hpc_es.training.generation import Generation
 
 PROFILE, FOLDER = "profile.txt", "profile"
-MOST_SENT = 400  # functions that a rank sends to rank 0: those with the longest times
+MOST_SENT = 100  # functions with the longest times that a rank sends to rank 0, for each order and for the user's code
 MOST_LISTED = 25  # functions in a table
 MOST_RANKS = 64  # listed one by one
 
@@ -119,12 +119,16 @@ class Profiler:
             key: FunctionTime(calls, own, cumulative)
             for key, (_, calls, own, cumulative, _) in self._profile.stats.items()
         }
-        by_own = sorted(functions, key=lambda key: (-functions[key].own, key))[: MOST_SENT // 2]
-        by_cumulative = sorted(functions, key=lambda key: (-functions[key].cumulative, key))[: MOST_SENT // 2]
-        users = [key for key in functions if is_user_file(key[0])][:MOST_SENT]
-        sent = {key: functions[key] for key in (*by_own, *by_cumulative, *users)}
+        users = {key: value for key, value in functions.items() if is_user_file(key[0])}
+        chosen = [*_longest(functions, "own"), *_longest(functions, "cumulative"), *_longest(users, "cumulative")]
+        sent = {key: functions[key] for key in chosen}
         total = time.perf_counter() - self._started
         return RankProfile(self._world.rank, self._world.host, self._chunks, self._evaluating, total, sent)
+
+
+def _longest(functions: Mapping[Function, FunctionTime], order: str, most: int = MOST_SENT) -> list[Function]:
+    """Return the functions with the longest times, by the field `order`."""
+    return sorted(functions, key=lambda key: (-getattr(functions[key], order), key))[:most]
 
 
 def profile_text(profiles: Sequence[RankProfile]) -> str:
@@ -179,7 +183,7 @@ def _rank_lines(profiles: Sequence[RankProfile]) -> list[str]:
 def _table(profiles: Sequence[RankProfile], functions: Mapping[Function, FunctionTime], order: str) -> list[str]:
     """Return a table of the functions with the longest times; the share of the ranks is that of the time `order`."""
     total = max(sum(profile.evaluating for profile in profiles), 1e-9)
-    chosen = sorted(functions, key=lambda key: (-getattr(functions[key], order), key))[:MOST_LISTED]
+    chosen = _longest(functions, order, MOST_LISTED)
     lines = [f"{'self':>10}  {'cumulative':>10}  {'share':>6}  {'by rank':>12}  {'calls':>12}    function"]
     for key in chosen:
         time_ = functions[key]
