@@ -31,6 +31,7 @@ FEW_SECONDS = 0.01  # total evaluation seconds of a generation below which a ran
 SHARED_SECONDS = 0.0005  # total evaluation seconds of a generation below which messages cost more than they save
 CACHE_BYTES = 2 << 20  # of the parameters of a chunk in lockstep
 SHARED_CALL = 0.05  # largest cost of a chunk's policy calls, relative to the time of its jobs in the environment
+SHARED_LAST_CALL = 0.3  # the same for the last chunks of a round, whose size determines how long ranks wait
 DISPATCH_SECONDS = 15e-6  # of rank 0 per chunk that it hands out
 FEW_JOBS = 32  # jobs per rank up to which it matters whether rank 0 evaluates too
 WELL_DIVIDED = 0.75  # share of the ranks' time below which a population that does not fit them is reported
@@ -133,8 +134,8 @@ def cut_by_time(cutting: Cutting, jobs: int, costs: JobCosts, ranks: int, size: 
 
     Args:
         cutting: "one by one" jobs are cheap calls, in chunks of some milliseconds. Other jobs of a chunk share the
-            policy's calls, so a chunk has enough jobs for calls to cost little. If that leaves less than two chunks to
-            a rank, jobs are divided evenly.
+            policy's calls, so a chunk has enough jobs for calls to cost little; the last chunks of a round are smaller.
+            If that leaves less than two chunks to a rank, jobs are divided evenly.
         size: bytes of the parameters of a job; a chunk in lockstep should fit the processor's cache.
     """
     job = max(costs.job, 1e-9)
@@ -145,10 +146,13 @@ def cut_by_time(cutting: Cutting, jobs: int, costs: JobCosts, ranks: int, size: 
             return Cut(max(jobs, 1), max(jobs, 1)) if seconds < LARGEST_SECONDS else timed
         return _evenly(-(-jobs // ranks)) if seconds < FEW_SECONDS else timed
     most = max(1, CACHE_BYTES // max(size, 1)) if cutting == "at once" else USUAL
-    least = min(most, math.ceil(max(costs.call / SHARED_CALL, DISPATCH_SECONDS * ranks, job) / job))
-    if ranks == 1 or jobs < 2 * least * ranks:
+    usual, last = (
+        min(most, math.ceil(max(costs.call / share, DISPATCH_SECONDS * ranks, job) / job))
+        for share in (SHARED_CALL, SHARED_LAST_CALL)
+    )
+    if ranks == 1 or jobs < 2 * last * ranks:
         return _evenly(max(1, min(-(-jobs // ranks), most)))
-    return Cut(max(least, min(-(-jobs // (2 * ranks)), most)), least)
+    return Cut(max(usual, min(-(-jobs // (2 * ranks)), most)), last)
 
 
 def _evenly(largest: int) -> Cut:

@@ -105,8 +105,9 @@ def test_lockstep_jobs_are_divided_evenly_where_calls_are_expensive(
     ("call_seconds", "ranks", "jobs", "parameters", "expected"),
     [
         (0.001, 2, 64, 10, Cut(16, 1)),  # a call is 1 % of the 0.1 s of a job
-        (0.02, 2, 64, 10, Cut(16, 4)),  # 20 % of a job, 5 % of four
-        (0.02, 2, 15, 10, Cut(8, 8, is_even=True)),  # less than two chunks of four to a rank
+        (0.02, 2, 14, 10, Cut(4, 1)),  # 20 % of a job, 5 % of four; too much for all chunks, but not for the last
+        (0.08, 2, 64, 10, Cut(16, 3)),  # 80 % of a job, 27 % of three
+        (0.08, 2, 11, 10, Cut(6, 6, is_even=True)),  # less than two chunks of three to a rank
         (0.001, 2, 64, 250_000, Cut(2, 1)),  # of 1 MB each
         (0.0, 1000, 4000, 10, Cut(2, 1)),  # rank 0 needs 15 ms for a thousand answers
         (0.0, 20_000, 160_000, 10, Cut(4, 3)),  # and 0.3 s for twenty thousand, three jobs
