@@ -273,6 +273,16 @@ class Config:
             yield "repetition_groups", text
         if self.mpi.fault_tolerance and getattr(self.algorithm, "updates", "") == "asynchronous":
             yield "algorithm.updates", "is asynchronous: with mpi.fault_tolerance expected synchronous"
+        if getattr(self.task, "close_at", None) is not None:
+            for name, values, expected in (
+                ("schedule", ("on_demand",), "on_demand"),
+                ("chunk_size", ("auto", 1), "auto"),
+                ("fault_tolerance", (False,), "false"),
+            ):
+                if (value := getattr(self.mpi, name)) not in values:
+                    yield f"mpi.{name}", f"is {as_yaml(value)}, but task.close_at is set: expected {expected}"
+            if getattr(self.algorithm, "delay", 0):
+                yield "algorithm.delay", f"is {self.algorithm.delay}, but task.close_at is set: expected 0"
         if delay := getattr(self.algorithm, "delay", 0):
             for name, value, expected in (
                 ("schedule", "static", "on_demand: chunks of several generations go to the next free rank"),

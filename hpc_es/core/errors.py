@@ -84,6 +84,13 @@ class RunFailedError(RunError):
     """A RunError that all ranks raise together, so that the job can continue with another run."""
 
 
+GIVEN_UP = "given up: enough other jobs of the generation were done (task.close_at)"
+
+
+class GenerationClosed(BaseException):
+    """A job is given up because enough others are done. It is not an Exception, so that user code does not catch it."""
+
+
 # Failures of jobs: a line for the log, and a traceback for the first failure of each kind, in failures.log.
 
 MAX_TEXT = 1000  # characters of a line in the log

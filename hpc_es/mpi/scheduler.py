@@ -3,6 +3,7 @@
 Each evaluating rank starts with the chunk of its own index and requests the next chunk in advance, so that it need not
 wait for the answer; if there is none yet when it has finished, it reports that it is free. The last chunks, one per
 rank, are only assigned to free ranks: otherwise a slightly faster rank would hold two of them while another has none.
+With `close_at`, the ranks that still evaluate when that share of the chunks is done give their chunks up.
 If rank 0 evaluates too, it answers between the steps of its own batch. Messages are two-sided, because a one-sided
 counter would stall while its target computes.
 """
@@ -18,10 +19,12 @@ from typing import Literal
 import numpy as np
 
 from hpc_es.core.data import Chunk, Outcome, Poll
+from hpc_es.core.errors import GIVEN_UP, GenerationClosed
 from hpc_es.mpi.world import Int64, World, from_words, to_words
 
 AHEAD, FREE, ANSWER, GIVE_UP = 1, 2, 3, 4
 FAILED = 6  # 5: see training/asynchronous.py
+CLOSE = 8  # 7: see training/delayed.py
 DONE = -1
 MASTER_EVALUATES_UP_TO = 16  # maximum number of ranks for which rank 0 evaluates if mpi.master_evaluates is auto
 POLL_SECONDS = 0.2e-3  # minimum interval of polls between the steps of a batch
@@ -60,11 +63,21 @@ class Work:
         master_evaluates: Literal["auto"] | bool,
         signals: Callable[[], int] = lambda: 0,
         beat: Callable[[], None] = lambda: None,
+        close_at: float | None = None,
+        may_close: Callable[[int], bool] = lambda generation: True,
     ) -> None:
         self._world, self._static, self._signals = world, schedule == "static", signals
+        self._close_at, self._may_close = close_at, may_close  # a share of the chunks, and of (generation)
+        self.assigns_ahead = close_at is None  # rank 0: whether ranks get a chunk while they evaluate another one
+        self._unfinished: dict[int, int] = {}  # rank 0: number of chunks that a rank has
+        self._most_unfinished = 0  # rank 0: chunks that are given up; 0: the round is not closed early
+        self._is_closed = self._gives_up = False  # rank 0 has closed the round; this rank's chunk may be given up
+        self._closed_ranks: set[int] = set()  # rank 0: ranks that get a message about it
+        self.closed: set[int] = set()  # rank 0: numbers of the generations that it closed
         self._beat = beat  # called at each poll, on rank 0
         self.evaluators = list(evaluators(world.size, master_evaluates))
         self._waiting: dict[int, bool] = {}  # ranks with an unanswered request -> whether they are free
+        self._generation = -1  # number, on rank 0
         self._left: deque[int] | None = None  # chunks to assign; None outside a round
         self._busy = 0  # ranks that do not know yet that no chunk is left
         self._last_poll = 0.0
@@ -104,32 +117,50 @@ class Work:
         mine = chunks[self.evaluators.index(self._world.rank) :: len(self.evaluators)]
         return {chunk.index: evaluate(chunk, self.poll) for chunk in mine}
 
+    def _evaluated(self, chunk: Chunk, evaluate: Evaluate) -> Outcome:
+        """Evaluate a chunk, which may be given up if it trains."""
+        self._gives_up = chunk.purpose == "train"
+        try:
+            return evaluate(chunk, self.poll)
+        finally:
+            self._gives_up = False
+
     def _evaluate_as_worker(self, chunks: Sequence[Chunk], evaluate: Evaluate) -> dict[int, Outcome]:
         outcomes = {}
         number = self.evaluators.index(self._world.rank)
         if number >= len(chunks):
             return {}
+        self._is_closed, has_message = False, False
         while number != DONE:
             self._world.send(0, AHEAD, [])
-            outcomes[chunks[number].index] = evaluate(chunks[number], self.poll)
+            outcomes[chunks[number].index] = self._evaluated(chunks[number], evaluate)
             answer = self._world.receive_now(0, ANSWER)
             if answer is None:
                 self._world.send(0, FREE, [])
                 answer = self._world.receive(0, ANSWER)
-            number = int(answer[0])
+            number, has_message = int(answer[0]), len(answer) > 1
+        if has_message and not self._is_closed:  # the message that closed the round was too late
+            self._world.receive(0, CLOSE)
         return outcomes
 
     def _evaluate_as_master(self, chunks: Sequence[Chunk], evaluate: Evaluate) -> dict[int, Outcome]:
         outcomes = {}
         started = min(len(self.evaluators), len(chunks))
         self._left = deque(range(started, len(chunks)))
+        self._unfinished = {rank: int(not self._waiting.get(rank)) for rank in self.evaluators[:started]}
+        self._is_closed, self._most_unfinished, self._closed_ranks = False, 0, set()
+        self._generation = chunks[0].generation if chunks else -1
+        if self._close_at is not None and chunks and self._may_close(chunks[0].generation):
+            self._most_unfinished = int((1 - self._close_at) * len(chunks) + 1e-9)
         self._busy = started - (self.evaluators[0] == 0 and started > 0)
         self._answer(list(self._waiting))
         number = 0 if self.evaluators[0] == 0 and chunks else DONE
         while number != DONE:
-            outcomes[chunks[number].index] = evaluate(chunks[number], self.poll)
+            outcomes[chunks[number].index] = self._evaluated(chunks[number], evaluate)
+            self._unfinished[0] = 0
             self._check_messages()
             number = self._next()
+            self._unfinished[0] = int(number != DONE)
         self._world.wait_until(lambda: self._busy == 0)  # while polls answer requests
         self._left = None
         return outcomes
@@ -144,10 +175,11 @@ class Work:
             raise OtherRankFailed(f"rank {source}: {from_words(values).tobytes().decode()}")
         if tag == AHEAD:
             self._waiting[source] = False
+            self._unfinished[source] = 1
             self._answer([source])
         elif tag == FREE:
             if source in self._waiting:  # else the answer has been sent
-                self._waiting[source] = True
+                self._waiting[source], self._unfinished[source] = True, 0
                 self._answer([source])
         else:
             self.arrived.append((source, values))
@@ -160,10 +192,14 @@ class Work:
         if self._left is None:
             return
         for rank in ranks:
-            if self._waiting[rank] or len(self._left) >= len(self.evaluators):
+            is_plenty = self.assigns_ahead and len(self._left) >= len(self.evaluators)
+            if self._waiting[rank] or is_plenty:
                 number = self._next()
                 del self._waiting[rank]
-                self._world.send(rank, ANSWER, [number])
+                self._unfinished[rank] += number != DONE
+                self._world.send(
+                    rank, ANSWER, [number, 1] if number == DONE and rank in self._closed_ranks else [number]
+                )
                 self._busy -= number == DONE
 
     def poll(self) -> None:
@@ -172,11 +208,27 @@ class Work:
         if now - self._last_poll > POLL_SECONDS:
             self._last_poll = now
             self._check_messages()
+        if self._is_closed and self._gives_up:
+            self._gives_up = False
+            raise GenerationClosed(GIVEN_UP)
+
+    def _close_if_due(self) -> None:
+        """Rank 0: tell ranks to give up their chunks if enough others are done."""
+        unfinished = sum(self._unfinished.values())
+        if self._left or self._left is None or self._is_closed or not 0 < unfinished <= self._most_unfinished:
+            return
+        self._is_closed = True
+        self.closed.add(self._generation)
+        self._closed_ranks = {rank for rank, chunks in self._unfinished.items() if chunks and rank}
+        for rank in sorted(self._closed_ranks):
+            self._world.send(rank, CLOSE, [])
 
     def _check_messages(self) -> None:
         if self._signals() >= 2:
             raise GiveUp("a second signal was received")
         if self._world.rank != 0:
+            if self._gives_up and self._close_at is not None and not self._is_closed:
+                self._is_closed = self._world.receive_now(0, CLOSE) is not None
             return
         self._beat()
         if self._is_polling:
@@ -185,5 +237,7 @@ class Work:
         try:
             while (message := self._world.receive_any()) is not None:
                 self._handle(*message)
+            if self._most_unfinished:
+                self._close_if_due()
         finally:
             self._is_polling = False

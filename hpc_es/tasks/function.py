@@ -145,6 +145,8 @@ class Options(SearchOptions):
             yield "batch", f"is {self.batch}, but named parameters are passed one vector at a time: expected 0"
         if self.batch and self.constraint_names:
             yield "batch", f"is {self.batch}, but constraints are returned for one vector at a time: expected 0"
+        if self.batch and self.close_at is not None:
+            yield "batch", f"is {self.batch}, but close_at gives up single evaluations: expected 0"
         both = set(self.arguments) & set(self.parameters or {})
         if both:
             yield "arguments", f"has {', '.join(sorted(both))}, which is also in task.parameters: remove it from one"

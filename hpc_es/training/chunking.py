@@ -8,14 +8,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from hpc_es.algorithms.common.strategy import Strategy
 from hpc_es.config.registry import module
 from hpc_es.config.schema import USUAL_CHUNK, Config
-from hpc_es.core.data import NO_FITNESS, Chunk, Rows, State, row_dtype
+from hpc_es.core.data import NO_FITNESS, Chunk, Float64, Rows, State, row_dtype
 from hpc_es.core.errors import RunError
 from hpc_es.core.interfaces import Cutting, Problem
 from hpc_es.core.keys import Keys
@@ -34,6 +35,9 @@ SHARED_CALL = 0.05  # largest cost of a chunk's policy calls, relative to the ti
 SHARED_LAST_CALL = 0.3  # the same for the last chunks of a round, whose size determines how long ranks wait
 DISPATCH_SECONDS = 15e-6  # of rank 0 per chunk that it hands out
 FEW_JOBS = 32  # jobs per rank up to which it matters whether rank 0 evaluates too
+ORDERED_SECONDS = 0.02  # mean seconds of a job from which long jobs are handed out first
+MOST_REMEMBERED = 512  # evaluated candidates, from which durations are estimated
+NEIGHBOURS = 5  # whose durations are averaged
 WELL_DIVIDED = 0.75  # share of the ranks' time below which a population that does not fit them is reported
 
 MIXED_CHUNK = (
@@ -97,9 +101,24 @@ class CutPlan:
     evaluation_first: bool = True  # hand out the chunks of the evaluation first, because their episodes are longer
     ranks: int = 1  # number of ranks that chunks are cut for
     rank_0_evaluates: bool = True
+    order: tuple[int, ...] = ()  # training jobs of the first round, the longest first; (): in the order of the jobs
+
+    def in_order(self, chunks: Sequence[Chunk]) -> Sequence[Chunk]:
+        """Return the chunks in the order in which they are handed out."""
+        if not self.order:
+            return chunks
+        position = {job: index for index, job in enumerate(self.order)}
+        evaluations = -1 if self.evaluation_first else len(position)
+
+        def first(chunk: Chunk) -> int:
+            if chunk.purpose != "train":
+                return evaluations
+            return min(position.get(job, len(position)) for job in chunk.job_numbers)
+
+        return sorted(chunks, key=first)
 
     def to_numbers(self) -> tuple[int, ...]:
-        """Return the plan as eight integers, for a message."""
+        """Return the plan without `order` as eight integers, for a message."""
         cut = self.cut
         sizes = cut.largest, cut.smallest, cut.multiple, int(cut.is_even)
         return *sizes, self.evaluated, int(self.evaluation_first), self.ranks, int(self.rank_0_evaluates)
@@ -234,15 +253,57 @@ def _continues(first: Chunk, jobs: int, chunk: Chunk) -> bool:
     return follows and chunk.purpose == first.purpose and chunk.parent == first.parent
 
 
+class JobDurations:
+    """Estimates how long jobs take from the durations of similar candidates.
+
+    No result depends on it: the order in which jobs are handed out is all that follows from durations.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self._choices = mixed.choices if (mixed := getattr(problem, "mixed", None)) else {}
+        self._vectors: Float64 | None = None  # float64[candidates, features]
+        self._logarithms: Float64 = np.zeros(0)  # of the seconds, float64[candidates]
+
+    def add(self, vectors: Float64, seconds: Float64) -> None:
+        """Add candidates, float64[jobs, size], and the seconds that they took, float64[jobs], NaN if unknown."""
+        known = seconds > 0
+        features = self._features(vectors[known])
+        if self._vectors is not None:
+            features = np.concatenate([self._vectors, features])
+        self._vectors = features[-MOST_REMEMBERED:]
+        self._logarithms = np.concatenate([self._logarithms, np.log(seconds[known])])[-MOST_REMEMBERED:]
+
+    def longest_first(self, vectors: Float64) -> tuple[int, ...]:
+        """Return the indices of candidates, float64[jobs, size], from the longest to the shortest; () if unknown."""
+        if self._vectors is None or len(self._vectors) < NEIGHBOURS:
+            return ()
+        scale = self._vectors.std(axis=0)
+        scale[scale == 0] = 1.0
+        known, new = self._vectors / scale, self._features(vectors) / scale
+        squared = np.square(known).sum(axis=1) + np.square(new).sum(axis=1)[:, np.newaxis] - 2 * new @ known.T
+        nearest = np.argsort(squared, axis=1, kind="stable")[:, :NEIGHBOURS]
+        weights = 1 / (np.take_along_axis(squared, nearest, axis=1).clip(min=0) + 1e-6)
+        estimates = (weights * self._logarithms[nearest]).sum(axis=1) / weights.sum(axis=1)
+        return tuple(np.argsort(-estimates, kind="stable").tolist())
+
+    def _features(self, vectors: Float64) -> Float64:
+        """Return numbers, and an indicator of each category in place of choices, float64[jobs, features]."""
+        numbers = np.delete(vectors, list(self._choices), axis=1)
+        indicators = [vectors[:, [index]] == np.arange(count) for index, count in self._choices.items()]
+        return np.concatenate([numbers, *indicators], axis=1, dtype=np.float64)
+
+
 class ChunkPlanner:
     """Chooses the plan of the next generation; rank 0 broadcasts its own to the others."""
 
     def __init__(self, config: Config, parts: Parts, world: World, evaluated: int) -> None:
         self._config, self._parts, self._world = config, parts, world
         self._calls, self._evaluated = CallCosts(), evaluated
+        self._durations = JobDurations(parts.problem)
         chunk_size, cutting = config.mpi.chunk_size, parts.cutting
-        self.is_adaptive = cutting != "fixed" and chunk_size == "auto"
-        self.plan = self._plan(self._in_calls(first_cut(cutting, chunk_size)), 0)
+        self._closes = getattr(config.task, "close_at", None) is not None
+        self.is_adaptive = cutting != "fixed" and chunk_size == "auto" and not self._closes
+        self.plan = self._plan(Cut(1, 1) if self._closes else self._in_calls(first_cut(cutting, chunk_size)), 0)
 
     def _plan(self, cut: Cut, jobs: int, evaluation_first: bool = True) -> CutPlan:
         """Return a plan for the ranks that evaluate `jobs` jobs."""
@@ -265,6 +326,32 @@ class ChunkPlanner:
     def _jobs(self, state: State) -> int:
         """Return the number of training jobs of the first round of a generation."""
         return training_jobs(self._parts.algorithm.ask(state, 0, np.zeros(0, self._parts.row), NO_FITNESS))
+
+    def order(self, before: State, after: State, seconds: Float64) -> None:
+        """Choose the order of the next generation's jobs, after `update`, if they are long and of unequal duration.
+
+        `before` and `after` are the states of the generation and of the next one; `seconds` are those of its training
+        jobs, float64[jobs], NaN if unknown.
+        """
+        self.plan = replace(self.plan, order=())
+        is_free = self._parts.cutting == "one by one" and self._world.size > 1 and self._parts.delay_line is None
+        known = seconds[seconds > 0]
+        is_strategy = isinstance(self._parts.algorithm, Strategy)
+        if not is_free or not is_strategy or not len(known) or known.mean() < ORDERED_SECONDS:
+            return
+        vectors = self._candidates(before)
+        self._durations.add(vectors, seconds[: len(vectors)])
+        vectors = self._candidates(after)
+        if len(vectors) > self.plan.ranks:
+            self.plan = replace(self.plan, order=self._durations.longest_first(vectors))
+
+    def _candidates(self, state: State) -> Float64:
+        """Return the candidates of the first round of a generation, float64[jobs, size]."""
+        asked = self._parts.algorithm.ask(state, 0, np.zeros(0, self._parts.row), NO_FITNESS)
+        chunks = [chunk for chunk in asked if chunk.purpose == "train"]
+        algorithm: Any = self._parts.algorithm
+        vectors: Float64 = np.concatenate([algorithm.candidates(state, chunk).stacked() for chunk in chunks])
+        return vectors.astype(np.float64)
 
     def update(self, rows: Rows, evaluation: Rows, headers: npt.NDArray[np.void], size: int) -> None:
         """Choose the plan of the next generation from the one before.

@@ -6,6 +6,7 @@ a header in front of its rows. `Rank0Alone` chooses between both in the jobs of 
 
 from __future__ import annotations
 
+import math
 import time
 from abc import ABC, abstractmethod
 from collections import deque
@@ -20,6 +21,7 @@ import numpy.typing as npt
 from hpc_es.config.schema import Config
 from hpc_es.core import rank_output
 from hpc_es.core.data import Array, Arrays, Chunk, Outcome, Poll, Results, Rows, State
+from hpc_es.core.errors import GIVEN_UP
 from hpc_es.mpi.scheduler import Work
 from hpc_es.mpi.world import World, decode, encode
 from hpc_es.training.build import Parts
@@ -30,7 +32,8 @@ from hpc_es.training.generation import HEADER, TIMES, Evaluated, Gathered, Gener
 if TYPE_CHECKING:
     from hpc_es.training.profiler import Profiler
 
-SUMMED = ("policy_calls", *TIMES, "chunks", "arrays", "mixed", "evaluating")  # over the rounds of a generation
+# Over the rounds of a generation.
+SUMMED = ("policy_calls", *TIMES, "chunks", "arrays", "mixed", "evaluating", "given_up")
 
 ALONE_SECONDS = 0.25  # that rank 0 runs generations alone before the next one on all ranks
 LONGEST_SECONDS = 0.05  # longest generation on all ranks for which messages matter
@@ -90,6 +93,7 @@ class Executor(ABC):
         self._signals, self.reports, self.clock = signals, reports, clock
         self.profiler: Profiler | None = None  # with `report.profile`
         self._round_started = self._last_chunk_ended = 0.0  # on this rank
+        self._chunk_seconds: dict[int, float] = {}  # in the environment, of this generation by chunk index
 
     @property
     def evaluating_ranks(self) -> int:
@@ -100,6 +104,7 @@ class Executor(ABC):
         """Evaluate all rounds, then compute the blocks of the update."""
         self.clock = self.clock.next(generation.number)
         outcomes: dict[int, Outcome] = {}
+        self._chunk_seconds = {}
         headers, tail = self._no_headers(), 0.0
         while chunks := generation.next_chunks():
             self._round_started = self._last_chunk_ended = time.perf_counter()
@@ -112,7 +117,8 @@ class Executor(ABC):
         if not generation.train:
             return Evaluated(headers, Results(generation.rows("train"), []), evaluation, tail_seconds=tail)
         gathered = self.update(generation, outcomes, bool(headers["arrays"].any()))
-        return Evaluated(headers, generation.results(gathered), evaluation, gathered.learned, tail)
+        seconds = generation.job_seconds(self._chunk_seconds)
+        return Evaluated(headers, generation.results(gathered), evaluation, gathered.learned, seconds, tail)
 
     def replay(self, generation: Generation, rows: Rows, probes: Rows) -> Results[object]:
         """Return the results of a generation from stored rows of its training jobs and probes."""
@@ -171,6 +177,7 @@ class Executor(ABC):
         header["policy_calls"] = sum(outcome.seconds.get("policy_calls", 0.0) for outcome in values)
         header["signals"], header["chunks"] = self._signals(), len(outcomes)
         header["arrays"] = sum(bool(outcome.arrays or any(map(any, outcome.learned))) for outcome in values)
+        header["given_up"] = sum(failure.text == GIVEN_UP for outcome in values for failure in outcome.failures)
         header["mixed"] = sum(outcome.mixed for outcome in values)
         header["evaluating"] = self._last_chunk_ended - self._round_started
         header["failures"] = 0 if self.reports is None else len(self.reports.pending)
@@ -270,7 +277,7 @@ class MpiExecutor(Executor):
             self._cache.add(chunk, outcome)
             return outcome
 
-        cached, remaining = self._cache.split(chunks)
+        cached, remaining = self._cache.split(generation.in_order(chunks))
         new = self._work.evaluate(remaining, evaluate)
         self.clock.add_idle()
         return cached | new
@@ -282,6 +289,7 @@ class MpiExecutor(Executor):
         header = self._header(own)
         if self._world.size == 1:
             headers, rows = header, {index: outcome.rows for index, outcome in own.items()}
+            self._chunk_seconds |= {index: _seconds(outcome) for index, outcome in own.items()}
         else:
             headers, rows = self._allgather_rows(generation, chunks, own, header)
         if headers["failures"].any():
@@ -300,10 +308,13 @@ class MpiExecutor(Executor):
     ) -> tuple[npt.NDArray[np.void], dict[int, Rows]]:
         """Return HEADER[ranks] and the rows of all chunks by index.
 
-        A message is the header of a rank, the indices of its chunks as int64, and their rows in that order.
+        A message is the header of a rank, the indices of its chunks as int64, their seconds as float64, and their rows
+        in that order.
         """
         indices = np.array(sorted(own), np.int64)
-        message = b"".join([header.tobytes(), indices.tobytes(), *(own[i].rows.tobytes() for i in indices)])
+        seconds = np.array([_seconds(own[i]) for i in indices], np.float64)
+        rows_of_chunks = [own[i].rows.tobytes() for i in indices]
+        message = b"".join([header.tobytes(), indices.tobytes(), seconds.tobytes(), *rows_of_chunks])
         jobs = {chunk.index: chunk.jobs for chunk in chunks}
         headers, rows = self._no_headers(), dict[int, Rows]()
         for rank, received in enumerate(self._world.allgather(np.frombuffer(message, np.uint8))):
@@ -312,6 +323,9 @@ class MpiExecutor(Executor):
             start = HEADER.itemsize
             listed = np.frombuffer(memory, np.int64, int(headers[rank]["chunks"]), start)
             start += listed.nbytes
+            durations = np.frombuffer(memory, np.float64, len(listed), start)
+            start += durations.nbytes
+            self._chunk_seconds |= dict(zip(listed.tolist(), durations.tolist(), strict=True))
             for index in listed.tolist():
                 rows[index] = np.frombuffer(memory, generation.parts.row, jobs[index], start)
                 start += rows[index].nbytes
@@ -486,6 +500,10 @@ def first_units(chunks: Sequence[Chunk], unit: int) -> dict[int, int]:
         numbers[chunk.index] = following - (chunk.offset > 0)
         following = numbers[chunk.index] - (-(chunk.offset + chunk.jobs) // unit)
     return numbers
+
+
+def _seconds(outcome: Outcome) -> float:
+    return outcome.seconds.get("environment", math.nan)
 
 
 def _prefixed(prefix: str, arrays: Arrays) -> dict[str, Array]:

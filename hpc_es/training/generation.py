@@ -7,8 +7,9 @@ which rank 0 computes the metrics of the generation, and the counters of the run
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -107,6 +108,16 @@ class Generation:
         self.chunks += chunks
         self.round += 1
         return chunks
+
+    def in_order(self, chunks: Sequence[Chunk]) -> Sequence[Chunk]:
+        """Return chunks of a round in the order in which they are handed out; those of long jobs come first."""
+        return self._plan.in_order(chunks) if self.round == 1 else chunks
+
+    def job_seconds(self, by_chunk: Mapping[int, float]) -> Float64:
+        """Return the seconds of the training jobs, float64[jobs], from those of their chunks; NaN if unknown."""
+        chunks = [chunk for chunk in self.chunks if chunk.purpose == "train"]
+        seconds = [by_chunk.get(chunk.index, math.nan) / chunk.jobs for chunk in chunks]
+        return np.repeat(seconds, [chunk.jobs for chunk in chunks])
 
     def evaluate(self, chunk: Chunk, poll: Poll) -> Outcome:
         """Evaluate a chunk of the current round; RunError if the outcome has a wrong number of learned items."""
@@ -303,6 +314,7 @@ HEADER = np.dtype(
         ("arrays", "<i8"),  # number of chunks that returned arrays in addition to rows
         ("mixed", "<i8"),  # number of chunks whose jobs affected each other's random numbers
         ("evaluating", "<f8"),  # seconds from the start of a round to the end of the rank's last chunk
+        ("given_up", "<i8"),  # number of jobs that were given up, because the generation was closed early
         ("failures", "<i8"),  # number of new kinds of failure that the rank has to report
     ]
 )
@@ -316,6 +328,7 @@ class Evaluated:
     results: Results[object]  # of training jobs
     evaluation: Rows  # rows[evaluation jobs], empty without an evaluation
     learned: Sequence[Sequence[Arrays]] = ()  # of each unit of training jobs and probes, in order: its parts
+    job_seconds: Float64 = field(default_factory=lambda: NO_FITNESS)  # float64[training jobs], NaN if unknown
     tail_seconds: float = 0.0  # that the first rank to finish waited for the last one, summed over rounds
 
 

@@ -94,6 +94,7 @@ class Training:
         self._executor = MpiExecutor(self.world, self._work, self.signals, self._reports, self._replicated)
         self._is_asynchronous = getattr(self.config.algorithm, "updates", "") == "asynchronous"
         self._evaluations = EvaluationSchedule.from_config(self.config, self.parts.problem)
+        self._closes = getattr(self.config.task, "close_at", None) is not None
         self._planner = ChunkPlanner(self.config, self.parts, self.world, self._evaluations.jobs)
         self._plan = CutPlan()  # of the next generation, from rank 0's planner
         self._shared = SharedState(self.world, self._replicated, self.state)
@@ -108,8 +109,10 @@ class Training:
 
     def _new_work(self) -> Work:
         mpi = self.config.mpi
-        heartbeat = [self.writer.beat] if self.writer else []
-        return Work(self.world, mpi.schedule, mpi.master_evaluates, self.signals, *heartbeat)
+        beat = self.writer.beat if self.writer else lambda: None
+        close_at, problem = getattr(self.config.task, "close_at", None), self.parts.problem
+        closing = () if close_at is None else (close_at, problem.may_close)  # type: ignore[attr-defined]
+        return Work(self.world, mpi.schedule, mpi.master_evaluates, self.signals, beat, *closing)
 
     def abort_if_hung(self) -> None:
         """Give the generation up if a chunk hangs; called after a second signal, at any point."""
@@ -223,11 +226,18 @@ class Training:
             self.state = self._drawn_around()
         transfer = self._shared.plan(self.state) if self.world.rank == 0 else (0, 0, 0)
         plan = self._planner.plan.to_numbers()
-        control = np.array([command, self.state.generation, self._interrupted, *plan, *transfer], np.int64)
-        self.world.broadcast(control)
-        command, generation, interrupted, *numbers, to_send, same, reshaped = control.tolist()
+        order = np.array(self._planner.plan.order, np.int64)
+        control = [command, self.state.generation, self._interrupted, len(order), *plan, *transfer]
+        received = np.array(control, np.int64)
+        self.world.broadcast(received)
+        command, generation, interrupted, ordered, *numbers, to_send, same, reshaped = received.tolist()
         self._interrupted, self._plan = bool(interrupted), CutPlan.from_numbers(numbers)
+        if ordered:
+            order = order if self.world.rank == 0 else np.empty(ordered, np.int64)
+            self.world.broadcast(order)
+            self._plan = replace(self._plan, order=tuple(order.tolist()))
         self._work.set_evaluators(self._plan.rank_0_evaluates)
+        self._work.assigns_ahead = not (ordered or self._closes)  # no job waits for a long one on the same rank
         if command == FAIL:
             raise RunFailedError(self.world.broadcast_text(reason or self._failure))
         if command != STOP:
@@ -307,6 +317,10 @@ class Training:
         measured = measured or before
         problem, algorithm, results = self.parts.problem, self.parts.algorithm, evaluated.results
         self._planner.require_independent(int(evaluated.headers["mixed"].sum()))
+        if before.generation in self._work.closed:
+            problem.close_generation(before.generation, results.rows)  # type: ignore[attr-defined]
+        if self._closes:
+            more_metrics = {**(more_metrics or {}), "given_up_jobs": float(evaluated.headers["given_up"].sum())}
         units = self._units(evaluated, measured)
         after, self.state, update_metrics = self._updated(before, results, units)
         self.writer.evaluated(measured, results, evaluated.evaluation, units)
@@ -329,6 +343,7 @@ class Training:
         evaluated_arrays = measured.shared if len(evaluated.evaluation) else None
         self.writer.add(self.state, metrics, evaluated_arrays, algorithm.solutions(before, results))
         self._planner.update(results.rows, evaluated.evaluation, evaluated.headers, self.state.theta.nbytes)
+        self._planner.order(before, self.state, evaluated.job_seconds)
         self.writer.notices(before.generation, algorithm.notices(before, results, after))
         return metrics
 

@@ -307,3 +307,74 @@ def test_evaluations_of_the_centre_are_counted(tmp_path: Path) -> None:
     assert [row["episodes_total"] for row in runs.rows(run)] == [5, 9, 13, 18, 22, 26, 31]
     assert len((run / "evaluations.csv").read_text().splitlines()) == 1 + 31
     assert runs.status(run)["episodes"] == runs.status(run)["timesteps"] == 31
+
+
+# Jobs of unequal duration.
+
+UNEQUAL = """
+import os, time
+
+def cost(x, seconds, limit=0.5, calls=""):
+    is_long = x[0] > limit
+    if calls:
+        with open(os.path.join(calls, str(os.getpid())), "a") as file:
+            file.write(f"{time.time()} {int(is_long)}\\n")
+    time.sleep(seconds if is_long else 0.02)
+    return float((x * x).sum())
+"""
+UNEQUAL_CONFIG = """
+seed: 1
+task: {{kind: function, function: "unequal_model:cost", dimension: 3, initial: 0.5, arguments: {arguments}}}
+algorithm: {{kind: cma_es, population_size: 12, sigma: 0.3}}
+evaluation: {{interval: 0}}
+checkpoint: {{interval: 0, interval_seconds: 0}}
+stop: {{generations: 3}}
+report: {{plot_interval_seconds: 0}}
+"""
+
+
+def unequal(directory: Path, **arguments: Any) -> Path:
+    """A config with a function that takes `seconds` where x0 is above a limit."""
+    (directory / "unequal_model.py").write_text(UNEQUAL)
+    config = directory / "unequal.yaml"
+    config.write_text(UNEQUAL_CONFIG.format(arguments=json.dumps(arguments)))
+    return config
+
+
+@pytest.mark.long
+def test_long_jobs_are_evaluated_first_without_a_change_of_results(tmp_path: Path) -> None:
+    (tmp_path / "calls").mkdir()
+    config = unequal(tmp_path, seconds=0.2, calls=str(tmp_path / "calls"))
+    finished(2, config, tmp_path / "two")
+    lines = [line.split() for file in (tmp_path / "calls").iterdir() for line in file.read_text().splitlines()]
+    order = [int(is_long) for _, is_long in sorted(lines, key=lambda line: float(line[0]))]
+    for generation in (1, 2):  # after the first one durations are known; neighbours at x0 = 0.5 mislead about some
+        jobs = order[12 * generation : 12 * generation + 12]
+        assert 0 < sum(jobs) < 12 and sum(jobs[:6]) > sum(jobs[6:])
+    finished(1, config, tmp_path / "one")
+    assert (tmp_path / "two" / "evaluations.csv").read_bytes() == (tmp_path / "one" / "evaluations.csv").read_bytes()
+
+
+@pytest.mark.long
+def test_closed_generations_give_up_the_same_jobs_after_a_kill(tmp_path: Path) -> None:
+    """About two of twelve jobs take 3 s; one rank, which never gives up a job, repeats what four ranks did."""
+    config, run = unequal(tmp_path, seconds=3, limit=0.75), tmp_path / "run"
+    close = ("task.close_at=0.8", "checkpoint.interval=1000", "stop.generations=100")
+    with start(4, ["-m", "hpc_es.main", str(config), "--output", str(run), *close], cwd=tmp_path) as job:
+        runs.wait_for(lambda: (run / "evaluations.csv").exists() and calls_of(run) >= 12 * 2, 60)
+        job.signal(0, signal.SIGKILL)
+        assert job.wait().status != 0
+    before = (run / "evaluations.csv").read_text().splitlines()[1 : 1 + 12 * 2]
+    assert any(",nan," in line for line in before) and list((run / "journal").glob("*_closed.jsonl"))
+    done = mpiexec(
+        1, ["-m", "hpc_es.main", str(config), "--output", str(run), *close[:2], "stop.generations=2"], cwd=tmp_path
+    )
+    assert done.status == 0, str(done)
+    assert (run / "evaluations.csv").read_text().splitlines()[1:] == before
+    assert [row["given_up_jobs"] for row in runs.rows(run)] == [
+        sum(line.startswith(f"{generation},") and ",nan," in line for line in before) for generation in (0, 1)
+    ]
+
+
+def calls_of(run: Path) -> int:
+    return len((run / "evaluations.csv").read_text().splitlines()) - 1

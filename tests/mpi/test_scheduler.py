@@ -132,3 +132,53 @@ def test_each_message_costs_constant_time_with_thousands_of_ranks() -> None:
     assert work.evaluate([Chunk(number, number, 1) for number in range(3000)], lambda chunk, poll: 1 / 0) == {}  # type: ignore[arg-type, return-value]
     assert world.sent == [(rank, [DONE]) for rank in ranks]
     assert work._waiting.walks == 1  # at the start of the round
+
+
+CLOSING = """
+import json, time
+import numpy as np
+from hpc_es.core.data import ROW, Chunk, Outcome
+from hpc_es.core.errors import GenerationClosed
+from hpc_es.mpi.connect import connect
+from hpc_es.mpi.guard import guarded
+from hpc_es.mpi.scheduler import Work
+
+def body():
+    world = connect()
+    work = Work(world, "on_demand", {master}, close_at=0.75, may_close=lambda generation: generation != 2)
+    def evaluate(chunk, poll):
+        end = time.perf_counter() + (30 if chunk.first_job == 1 and chunk.generation != 2 else 0.05)
+        try:
+            while time.perf_counter() < end:
+                poll()
+                time.sleep(0.5e-3)
+        except GenerationClosed:
+            rows = np.zeros(chunk.jobs, ROW)
+            rows["return_"] = np.nan
+            return Outcome(rows)
+        return Outcome(np.zeros(chunk.jobs, ROW))
+    for generation in range(4):
+        chunks = [Chunk(job, job, 1, generation=generation) for job in range(4)]
+        mine = work.evaluate(chunks, evaluate)
+        failed = [index for index, outcome in mine.items() if np.isnan(outcome.rows["return_"]).any()]
+        parts = world.allgather(np.array(failed, np.uint8))
+        if world.rank == 0:
+            print(json.dumps([generation, generation in work.closed, sorted(int(i) for part in parts for i in part)]))
+    assert work._world.receive_now(0, 8) is None  # no message is left
+    world.finalize()
+    return 0
+guarded(body)
+"""
+
+
+@pytest.mark.parametrize("master", [True, False])
+def test_last_chunk_is_dropped_after_enough_others(master: bool) -> None:
+    """Job 1 of four would take 30 s; generation 2 may not be closed."""
+    done = mpiexec(3, script(CLOSING.format(master=master)), timeout_seconds=60)
+    assert done.status == 0, str(done)
+    assert [json.loads(line) for line in done.stdout.splitlines()] == [
+        [0, True, [1]],
+        [1, True, [1]],
+        [2, False, []],
+        [3, True, [1]],
+    ]

@@ -12,12 +12,14 @@ import pytest
 import hpc_es
 from hpc_es.core.data import Chunk, State, cut, row_dtype
 from hpc_es.core.errors import RunError
+from hpc_es.core.interfaces import MixedCoordinates
 from hpc_es.training.chunking import (
     AS_ASKED,
     CallCosts,
     ChunkPlanner,
     Cut,
     CutPlan,
+    JobDurations,
     division_message,
     evaluating_ranks,
     evaluation_size,
@@ -37,7 +39,9 @@ def plan(
     call_size: int = 1,
 ) -> ChunkPlanner:
     config: Any = SimpleNamespace(
-        mpi=SimpleNamespace(chunk_size=requested, master_evaluates="auto"), algorithm=SimpleNamespace()
+        mpi=SimpleNamespace(chunk_size=requested, master_evaluates="auto"),
+        algorithm=SimpleNamespace(),
+        task=SimpleNamespace(),
     )
     algorithm = SimpleNamespace(ask=lambda state, round, rows, fitness: cut(asked, 16))
     parts: Any = SimpleNamespace(cutting=cutting, unit=16, algorithm=algorithm, row=row_dtype())
@@ -375,3 +379,25 @@ def test_environment_that_uses_global_generators_is_detected(
                 list(run)
         else:
             assert len(list(run)) == 2
+
+
+def test_jobs_that_take_long_are_handed_out_first() -> None:
+    """Seconds e^x of a number x in one category, and ten times as many in the other one."""
+    problem: Any = SimpleNamespace(mixed=MixedCoordinates((), lambda index, number: (0.0, 0.0), {1: 2}))
+    durations = JobDurations(problem)
+    assert durations.longest_first(np.zeros((3, 2))) == ()  # nothing is known
+    x = np.linspace(-1, 1, 41)
+    vectors = np.array([[number, category] for category in (0.0, 1.0) for number in x])
+    seconds = np.exp(vectors[:, 0]) * 10 ** vectors[:, 1]
+    seconds[::7] = np.nan
+    durations.add(vectors, seconds)
+    assert durations.longest_first(np.array([[0.9, 0], [-0.9, 1], [0.9, 1], [0.0, 0], [-0.9, 0]])) == (2, 1, 0, 3, 4)
+
+
+@pytest.mark.parametrize("evaluation_first", [True, False])
+def test_chunks_of_long_jobs_and_evaluations_have_their_place(evaluation_first: bool) -> None:
+    plan = CutPlan(evaluation_first=evaluation_first, order=(3, 0, 2, 1))
+    chunks = [*cut(4, 1), *cut(1, 1, purpose="evaluate")]
+    jobs = [chunk.first_job if chunk.purpose == "train" else "centre" for chunk in plan.in_order(chunks)]
+    assert jobs == (["centre", 3, 0, 2, 1] if evaluation_first else [3, 0, 2, 1, "centre"])
+    assert CutPlan().in_order(chunks) is chunks

@@ -3,6 +3,9 @@
 Each rank appends its evaluations to its own file in RUN/journal, one file per generation. After a restart rank 0 reads
 all files and broadcasts them. An entry is used if its job has the same number, vector, seed and source, so that the
 results are bit-identical to those of an uninterrupted run. Files of generations before a checkpoint are removed.
+
+With `task.close_at`, rank 0 also writes the jobs of a generation that gave no result, before its update. After a
+restart they fail again, and the generation is not closed early another time.
 """
 
 from __future__ import annotations
@@ -40,6 +43,7 @@ class EvaluationJournal:
         self._mode, self._identity, self._failures = mode, identity, failures
         self._folder: Path | None = None
         self._entries: dict[EntryKey, EvaluationResult] = {}  # of the interrupted run
+        self.closed: dict[int, frozenset[int]] = {}  # jobs without a result, by generation that was closed early
         self._file: BinaryIO | None = None
         self._generation = -1
         self._synced = time.monotonic()
@@ -52,6 +56,7 @@ class EvaluationJournal:
         text = call_on_rank_0(lambda: "".join(_complete_lines(run / FOLDER)))
         entries = (entry for line in text.splitlines() if (entry := _parse_entry(line)) is not None)
         self._entries = {key: result for key, result in entries if self._is_recorded(result)}
+        self.closed = dict(filter(None, map(_parse_closed, text.splitlines())))
 
     @property
     def is_open(self) -> bool:
@@ -86,6 +91,19 @@ class EvaluationJournal:
         except OSError as error:
             remedy = "free space there, or set task.journal: false, then start the same command again"
             raise RunError(f"{self._folder} could not be written ({error.strerror}): {remedy}") from error
+
+    def close_generation(self, generation: int, jobs: Sequence[int]) -> None:
+        """Write the jobs without a result of a generation that was closed early; RunError if writing fails."""
+        assert self._folder is not None
+        try:
+            self._folder.mkdir(exist_ok=True)
+            with (self._folder / f"generation_{generation:09}_closed.jsonl").open("ab", buffering=0) as file:
+                file.write(json.dumps({"generation": generation, "closed": list(jobs)}).encode() + b"\n")
+                os.fsync(file.fileno())
+        except OSError as error:
+            remedy = "free space there, then start the same command again"
+            raise RunError(f"{self._folder} could not be written ({error.strerror}): {remedy}") from error
+        self.closed[generation] = frozenset(jobs)
 
     def _is_recorded(self, result: EvaluationResult) -> bool:
         return self._failures or result.failure is None
@@ -132,6 +150,15 @@ def _format_entry(generation: int, key: str, result: EvaluationResult) -> bytes:
     if result.failure is not None:
         entry |= {"failure": result.failure.text, "kind": result.failure.kind}
     return json.dumps(entry).encode() + b"\n"
+
+
+def _parse_closed(line: str) -> tuple[int, frozenset[int]] | None:
+    """Return generation and jobs of a line about a closed generation; None for other lines."""
+    try:
+        entry: JsonObject = json.loads(line)
+        return int(entry["generation"]), frozenset(map(int, entry["closed"]))
+    except (ValueError, KeyError, TypeError):
+        return None
 
 
 def _parse_entry(line: str) -> tuple[EntryKey, EvaluationResult] | None:

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
+from annotated_types import Gt, Lt
 
 from hpc_es.config.options import Count, Natural, NonNegative, Positive, option, options
 from hpc_es.core.data import Float64
@@ -271,6 +272,11 @@ class SearchOptions:
     timeout_seconds: Positive | None = option(
         "time limit of an evaluation in seconds, after which it fails; null: no limit", None
     )
+    close_at: Annotated[float, Gt(0), Lt(1)] | None = option(
+        "share of a generation's evaluations after which the others are given up and count as failed, such as 0.9; "
+        "results then depend on timing; null: wait for all",
+        None,
+    )
     retries: Natural = option("number of retries of a failed evaluation", 0, may_change=True)
     on_failed_evaluation: Literal["drop", "abort"] = option(
         "action after a failed evaluation: leave it out of the update, or end the run", "drop", may_change=True
@@ -314,6 +320,14 @@ class SearchOptions:
         else:
             yield from _bounds_problems(self)
         yield from _constraint_problems(self)
+        if self.close_at is not None:
+            if self.journal is False:
+                yield (
+                    "journal",
+                    "is false, but close_at needs it to give up the same jobs after a restart: expected auto",
+                )
+            if self.on_failed_evaluation == "abort":
+                yield "on_failed_evaluation", "is abort, but jobs that close_at gives up count as failed: expected drop"
         region = self.initial_region
         if self.initial != "random" and (region.low, region.high) != (None, None):
             yield "initial_region", "is set, but initial is not random: expected initial: random"

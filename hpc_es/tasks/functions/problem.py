@@ -32,7 +32,7 @@ from hpc_es.core.data import (
     behaviour,
     row_dtype,
 )
-from hpc_es.core.errors import Failure, RunError
+from hpc_es.core.errors import GIVEN_UP, Failure, GenerationClosed, RunError, failure_from_text
 from hpc_es.core.interfaces import Evaluation, RunContext
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.core.population import Layout, Population
@@ -199,24 +199,37 @@ class ObjectiveProblem(ProblemDefaults):
         """Write further columns of results into the rows."""
 
     def _evaluate_unknown(self, vectors: Float64, jobs: Jobs, poll: Poll) -> list[EvaluationResult]:
-        """Return the results of a chunk; those of initial points with a known value are taken over."""
-        if self.points is None or not self.points.known or jobs.generation or jobs.purpose != "train":
+        """Return the results of a chunk; those that are known without an evaluation are taken over."""
+        if jobs.purpose != "train" or not (self._journal.closed or (self.points is not None and not jobs.generation)):
             return self._evaluate_or_recall(vectors, jobs, poll)
-        known = [self.points.known.get(vector.tobytes()) for vector in vectors]
+        known = [
+            self._known(number, vector, jobs.generation) for number, vector in zip(jobs.numbers, vectors, strict=True)
+        ]
         results: list[EvaluationResult] = []
         for is_known, rows in groupby(range(len(vectors)), lambda row: known[row] is not None):
             span = list(rows)
             if is_known:
-                results += [
-                    EvaluationResult(point.value, constraints=point.constraints)
-                    for row in span
-                    if (point := known[row]) is not None
-                ]
+                results += [result for result in known[span[0] : span[-1] + 1] if result is not None]
                 continue
             part = slice(span[0], span[-1] + 1)
             unknown = replace(jobs, numbers=jobs.numbers[part], groups=jobs.groups[part])
             results += self._evaluate_or_recall(vectors[part], unknown, poll)
         return results
+
+    def _known(self, job: int, vector: Float64, generation: int) -> EvaluationResult | None:
+        """Return the result of an initial point, or of a job that was given up before a restart, or None."""
+        if job in self._journal.closed.get(generation, ()):
+            return EvaluationResult(math.nan, failure_from_text(GIVEN_UP))
+        point = self.points.known.get(vector.tobytes()) if self.points is not None and not generation else None
+        return None if point is None else EvaluationResult(point.value, constraints=point.constraints)
+
+    def may_close(self, generation: int) -> bool:
+        """Return whether a generation may be closed early: it was not before a restart."""
+        return generation not in self._journal.closed
+
+    def close_generation(self, generation: int, rows: Rows) -> None:
+        """Record the jobs without a result of a generation that was closed early, before its update; on rank 0."""
+        self._journal.close_generation(generation, np.flatnonzero(np.isnan(rows["return_"])).tolist())
 
     def _evaluate_or_recall(self, vectors: Float64, jobs: Jobs, poll: Poll) -> list[EvaluationResult]:
         """Return the results of a chunk, from the journal if it has all of them."""
@@ -234,9 +247,13 @@ class ObjectiveProblem(ProblemDefaults):
 
     def _evaluate_with_retries(self, vectors: Float64, seeds: Sequence[int], poll: Poll) -> list[EvaluationResult]:
         """Evaluate vectors and retry failed ones; a batch is retried as a whole, as its values may be related."""
-        results = self._evaluator.evaluate(vectors, seeds, poll)
+        try:
+            results = self._evaluator.evaluate(vectors, seeds, poll)
+        except GenerationClosed as error:
+            return [EvaluationResult(math.nan, failure_from_text(str(error)))] * len(vectors)
         for _ in range(self._search.retries):
-            failed = [row for row, result in enumerate(results) if result.failure is not None]
+            failures = [result.failure for result in results]
+            failed = [row for row, failure in enumerate(failures) if failure is not None and failure.text != GIVEN_UP]
             if not failed:
                 break
             retried = list(range(len(results))) if self._is_batch else failed

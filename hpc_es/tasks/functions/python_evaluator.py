@@ -7,6 +7,7 @@ The current directory and the config's directory are importable: they are append
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import inspect
 import json
@@ -21,7 +22,7 @@ from typing import NamedTuple, Protocol, TypeVar
 import numpy as np
 
 from hpc_es.core.data import Array, Float64, Keywords, Poll
-from hpc_es.core.errors import ConfigError, Failure, failure_from_error, failure_from_text
+from hpc_es.core.errors import ConfigError, Failure, GenerationClosed, failure_from_error, failure_from_text
 from hpc_es.core.interfaces import RunContext
 from hpc_es.tasks.functions.parameters import Scale, decoded
 from hpc_es.tasks.timeouts import EpisodeTimeout, Watch
@@ -178,7 +179,8 @@ class PythonEvaluator:
                 results.append(
                     EvaluationResult(math.nan, failure, seconds) if value is None else value._replace(seconds=seconds)
                 )
-                poll()  # the timer polls every 10 ms only, which is longer than some chunks take
+                with contextlib.suppress(GenerationClosed):  # this job is done
+                    poll()  # the timer polls every 10 ms only, which is longer than some chunks take
             return results
 
     def _read(self, result: object) -> EvaluationResult:
@@ -211,6 +213,8 @@ class PythonEvaluator:
             result = read(call(values, seed))
         except (Exception, SystemExit, EpisodeTimeout) as error:
             return None, failure_from_error(error), time.perf_counter() - since
+        except GenerationClosed as error:
+            return None, failure_from_text(str(error)), time.perf_counter() - since
         return result, None, time.perf_counter() - since
 
     def _call(self, values: Float64, seed: int | Array) -> object:
