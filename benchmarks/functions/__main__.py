@@ -83,6 +83,7 @@ def parser() -> argparse.ArgumentParser:
     limited.add_argument(
         "--only", nargs="+", default=list(constrained.CONTENDERS), choices=list(constrained.CONTENDERS)
     )
+    limited.add_argument("--functions", nargs="+", default=list(constrained.PROBLEMS), choices=constrained.PROBLEMS)
     limited.add_argument("--csv", type=Path, help="table of trials, such as docs/constrained.csv, to continue")
     for command in (costs, together):
         command.add_argument("--strict", action="store_true", help="end with status 1 if a target is missed")
@@ -130,7 +131,7 @@ def run_constrained(options: argparse.Namespace) -> int:
     """Run the searches on constrained functions that are missing in the table."""
     path = options.csv or RESULTS / "constrained.csv"
     rows = _known(path)
-    return _tabulate(rows, constrained.trials(options.runs, options.only, rows), path)
+    return _tabulate(rows, constrained.trials(options.runs, options.only, options.functions, rows), path)
 
 
 def _known(path: Path) -> list[mixed.Trial]:

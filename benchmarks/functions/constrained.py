@@ -208,11 +208,14 @@ CONTENDERS: dict[str, Callable[[Problem, Counted, int], None]] = {
 }
 
 
-def trials(runs: int, only: Sequence[str], known: Sequence[Trial] = ()) -> Iterator[Trial]:
+def trials(
+    runs: int, only: Sequence[str], functions: Sequence[str] = tuple(PROBLEMS), known: Sequence[Trial] = ()
+) -> Iterator[Trial]:
     """Yield the trials, except the known ones: contender, function, n, seed and evaluations, -1 without success."""
     done = {identity(row) for row in known}
     for seed in range(runs):
-        for name, problem in PROBLEMS.items():
+        for name in functions:
+            problem = PROBLEMS[name]
             for contender in only:
                 row: Trial = {"contender": contender, "function": name, "n": problem.size, "seed": seed}
                 if identity(row) in done:
