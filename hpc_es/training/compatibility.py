@@ -224,7 +224,8 @@ def algorithm_mismatches(config: Config, problem: Problem) -> Iterator[ConfigPro
     mixed = getattr(problem, "mixed", None)
     if mixed is not None and mixed.choices and not needs(config).mixed:
         text = f"is {config.algorithm.kind!r}, which cannot sample choices and booleans"
-        yield "algorithm.kind", f"{text}: expected {_either(mixed_strategies())}"
+        remedy = "or {integer: true, low: 0, high: 1} in place of a boolean, which is rounded"
+        yield "algorithm.kind", f"{text}: expected {_either(mixed_strategies())}, {remedy}"
     yield from _injection_mismatches(config, problem)
     if hasattr(algorithm, "incompatibilities"):
         yield from algorithm.incompatibilities(config.algorithm, problem)
