@@ -131,10 +131,6 @@ class Timings:
     blocks: int = 0
     sums: int = 0
 
-    def job_seconds(self) -> float:
-        """Return the mean seconds of a job."""
-        return sum(chunk.seconds for chunk in self.chunks) / max(sum(chunk.jobs for chunk in self.chunks), 1)
-
 
 @dataclass(frozen=True)
 class MeasuredGeneration:
@@ -180,7 +176,8 @@ def measure(config: Config, seconds: float) -> MeasuredGeneration:
 def _measured(parts: Parts, seconds: float) -> MeasuredGeneration:
     state, timings, first, since = parts.initial(), Timings(), Timings(), time.perf_counter()
     _generation(parts, state, first, USUAL)  # imports and caches are not counted
-    slow = parts.cutting == "one by one" and first.job_seconds() > SLOW_SECONDS
+    job_seconds = sum(timed.seconds for timed in first.chunks) / max(sum(timed.jobs for timed in first.chunks), 1)
+    slow = parts.cutting == "one by one" and job_seconds > SLOW_SECONDS
     sizes = (1,) if slow else SIZES
     while len(timings.jobs) < LEAST_GENERATIONS or time.perf_counter() - since < seconds:
         if parts.algorithm.finished(state) is not None:

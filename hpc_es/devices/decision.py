@@ -122,7 +122,8 @@ def decide(world: World, request: DeviceRequest, only_checks: bool = False) -> D
     devices = [RankDevice(offer.host, offer.pid) for offer in offers]
     kind: Kind = "cpu" if request.device == "cpu" else "gpu"
     index: int | None = None
-    reason = f"{request.key} is cpu" if kind == "cpu" else _first_obstacle(offers)
+    obstacles = (f"rank {n} ({offer.host}) {offer.obstacle}" for n, offer in enumerate(offers) if offer.obstacle)
+    reason = f"{request.key} is cpu" if kind == "cpu" else next(obstacles, "")
     if not reason:
         ranks = [RankGpus(offer.host, offer.node, offer.local, tuple(offer.gpus)) for offer in offers]
         index = assign(ranks, request.ranks_per_gpu)[world.rank]
@@ -177,10 +178,6 @@ def _obstacle(library: Library, visible: int) -> str:
     return ""
 
 
-def _first_obstacle(offers: Sequence[_Offer]) -> str:
-    return next((f"rank {n} ({o.host}) {o.obstacle}" for n, o in enumerate(offers) if o.obstacle), "")
-
-
 def _set_up(world: World, request: DeviceRequest, own: _Offer, index: int) -> list[RankDevice]:
     """Set the library up on this rank's GPU, and return the devices of all ranks; ConfigError if one rank fails."""
     name, problem, model = own.gpus[index], "", ""
@@ -233,12 +230,8 @@ def changes(recorded: Mapping[str, Any], decision: Decision | None) -> list[str]
         text = f"the run was computed on the {before.upper()}, and would continue on the {decision.kind.upper()}"
         why = f" ({decision.reason})" if decision.reason else ""
         raise CheckpointError(f"{text}{why}: set device: {before}, or choose another --output")
-    models = [sorted({model for model in names if model}) for names in _models(old, decision)]
-    if models[0] and models[1] and models[0] != models[1]:
-        was, now = (", ".join(names) for names in models)
+    was = ", ".join(sorted({rank["model"] for rank in old.get("ranks", ())} - {""}))
+    now = ", ".join(sorted({device.model for device in decision.devices} - {""}))
+    if was and now and was != now:
         return [f"the run was computed on {was} and continues on {now}: the last bits of its results may differ"]
     return []
-
-
-def _models(old: Mapping[str, Any], decision: Decision) -> tuple[list[str], list[str]]:
-    return [rank["model"] for rank in old.get("ranks", ())], [device.model for device in decision.devices]

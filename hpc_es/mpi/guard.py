@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import faulthandler
 import math
 import os
@@ -80,7 +81,11 @@ def _end_all_ranks(error: BaseException) -> int:
         time.sleep(RANK_0_LEAD_SECONDS)
     if isinstance(error, LaunchError) and rank != 0:  # tasks that are not connected cannot end each other
         message = message.partition("\n")[0] if error.__cause__ else ""  # the library may be missing on this host only
-    _write_error(message if rank == 0 and isinstance(error, UserError) else tagged(message, rank, size))
+    text = message if rank == 0 and isinstance(error, UserError) else tagged(message, rank, size)
+    with contextlib.suppress(OSError, ValueError):  # a closed pipe; the other ranks must still be ended
+        stream = terminal_errors()
+        stream.write(text)  # one call, so that lines of several ranks do not mix
+        stream.flush()
     abort(status if status else 1)  # a rank that ends without the others is a failure in any case
 
 
@@ -102,15 +107,6 @@ def tagged(message: str, rank: int, size: int) -> str:
     """Return the message with rank, host and process id before each line."""
     tag = f"[rank {rank} of {size} on {socket.gethostname()} pid {os.getpid()}] "
     return "".join(tag + line + "\n" for line in message.splitlines())
-
-
-def _write_error(text: str) -> None:
-    try:
-        stream = terminal_errors()
-        stream.write(text)  # one call, so that lines of several ranks do not mix
-        stream.flush()
-    except (OSError, ValueError):
-        pass  # a closed pipe; the other ranks must still be ended
 
 
 def _rank_and_size() -> tuple[int, int]:

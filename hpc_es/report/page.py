@@ -29,7 +29,10 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\
 
 def element(tag: str, *content: Content | None, **attributes: str | None) -> Element:
     """Return an element; None is left out, `class_` and `data_x` are the attributes class and data-x."""
-    result = Element(tag, {_name(name): _clean(value) for name, value in attributes.items() if value is not None})
+    result = Element(
+        tag,
+        {name.rstrip("_").replace("_", "-"): _clean(value) for name, value in attributes.items() if value is not None},
+    )
     last: Element | None = None
     for item in content:
         if isinstance(item, str) and last is None:
@@ -41,10 +44,6 @@ def element(tag: str, *content: Content | None, **attributes: str | None) -> Ele
             last.tail = None
             result.append(last)
     return result
-
-
-def _name(name: str) -> str:
-    return name.rstrip("_").replace("_", "-")
 
 
 def _clean(text: str) -> str:
@@ -202,6 +201,7 @@ def chart(
         box = element("input", type="checkbox", checked="", data_group=str(color))
         legend.append(element("li", element("label", box, swatch(color), group), element("output")))
     keys = "Drag to zoom, double-click to reset. Keyboard: arrows move, + and - zoom, 0 resets."
+    json_text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     canvas = element(
         "div",
         class_="plot",
@@ -218,7 +218,7 @@ def chart(
         legend,
         element("p", f"{note} {keys}".strip(), class_="note", id=f"{id}-keys"),
         element("details", element("summary", "Values as a table"), values),
-        element("script", _json_text(data), type="application/json"),
+        element("script", json_text.replace("<", "\\u003c"), type="application/json"),  # no end tag in a script element
         class_="chart",
         id=id,
     )
@@ -226,11 +226,6 @@ def chart(
 
 def _short(values: Sequence[float]) -> list[float | None]:
     return [float(f"{value:.6g}") if math.isfinite(value) else None for value in values]
-
-
-def _json_text(data: Json) -> str:
-    """Return JSON for a script element, which must not contain `</script`."""
-    return json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
 
 
 def details(title: Content, *content: Content | None, id: str | None = None, is_open: bool = False) -> Element:

@@ -82,24 +82,19 @@ def open_run(
                     f"{directory} holds another experiment; these may not change on resume:\n  {lines}\n"
                     "set them to their old values, or choose another --output"
                 )
-            _require_same_reference(directory, snapshot.provenance, info)
+            before, now = snapshot.provenance.get(REFERENCE_HASH), info.get(REFERENCE_HASH)
+            if before != now:
+                raise CheckpointError(
+                    f"{directory} cannot be resumed: random play gives other reference observations, on which "
+                    f"policy.normalisation: virtual_batch depends (SHA-256 {before} in the checkpoint, {now} now): "
+                    "install the versions of the checkpoint, which hpc-es inspect shows, or choose another --output"
+                )
             warnings += device_changes(snapshot.provenance, current_decision())
             warnings += changes(snapshot.provenance.get("sources", {}), sources(resolved(config)))
     except BaseException:
         lock.release()
         raise
     return OpenedRun(directory, lock, store, snapshot, identity, tuple(warnings))
-
-
-def _require_same_reference(directory: Path, before: JsonObject, now: Mapping[str, Json]) -> None:
-    """Raise CheckpointError if reference observations, on which a policy depends, have changed since a checkpoint."""
-    if before.get(REFERENCE_HASH) != now.get(REFERENCE_HASH):
-        text = f"SHA-256 {before.get(REFERENCE_HASH)} in the checkpoint, {now.get(REFERENCE_HASH)} now"
-        raise CheckpointError(
-            f"{directory} cannot be resumed: random play gives other reference observations, on which "
-            f"policy.normalisation: virtual_batch depends ({text}): install the versions of the checkpoint, which "
-            "hpc-es inspect shows, or choose another --output"
-        )
 
 
 def full_identity(config: Config, repetition: int = 0) -> JsonObject:
