@@ -124,9 +124,14 @@ def _named(data: ConfigData, section: str, package: registry.Package) -> str | N
     return name if registry.is_user_kind(name) or registry.find(package, name) else None
 
 
-def field_hints(cls: OptionsClass) -> dict[str, Hint]:
+_field_hints: dict[OptionsClass, dict[str, Hint]] = {}  # evaluated so far
+
+
+def field_hints(cls: OptionsClass) -> Mapping[str, Hint]:
     """Return the type hints of the fields by name, with annotations."""
-    return get_type_hints(cls, include_extras=True)
+    if cls not in _field_hints:
+        _field_hints[cls] = get_type_hints(cls, include_extras=True)
+    return _field_hints[cls]
 
 
 def kinds_mark(hint: Hint) -> Kinds | None:

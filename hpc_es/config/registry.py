@@ -16,6 +16,7 @@ import contextlib
 import dataclasses
 import hashlib
 import importlib
+import os
 import re
 import sys
 import sysconfig
@@ -226,7 +227,11 @@ def source_files(kind: str) -> dict[str, Path]:
     origin = Path(spec.origin)
     if spec.submodule_search_locations is None:
         return {origin.name: origin}
-    return {path.relative_to(origin.parent).as_posix(): path for path in origin.parent.rglob("*.py")}
+    files: dict[str, Path] = {}
+    for folder, _, names in os.walk(origin.parent):
+        inside = Path(folder).relative_to(origin.parent)
+        files |= {(inside / name).as_posix(): Path(folder, name) for name in names if name.endswith(".py")}
+    return files
 
 
 def is_installed(kind: str) -> bool:

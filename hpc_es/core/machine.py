@@ -12,6 +12,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -72,21 +73,25 @@ PACKAGES = (
 )
 
 
-def versions() -> dict[str, str]:
+@functools.cache
+def versions() -> Mapping[str, str]:
     """Return the versions of hpc_es, Python and all installed packages of PACKAGES."""
     result = {"hpc_es": __version__, "python": platform.python_version()}
     for name in PACKAGES:
         try:
-            result[name] = importlib.metadata.version(name)
+            distribution = importlib.metadata.distribution(name)
         except importlib.metadata.PackageNotFoundError:
             continue
+        # `version` parses the description of the package too, which takes milliseconds
+        match = re.search(r"^Version: (\S+)$", distribution.read_text("METADATA") or "", re.MULTILINE)
+        result[name] = match[1] if match else distribution.version
     return result
 
 
 def environment_info(mpi: str, ranks: int) -> dict[str, object]:
     """Return the provenance that checkpoints store; `mpi` is the name of the MPI library."""
     return {
-        "versions": versions(),
+        "versions": dict(versions()),
         "host": platform.node(),
         "processor": processor_model(),
         "system": platform.platform(),
