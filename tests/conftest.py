@@ -40,15 +40,17 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def unit(root: Path, nodeid: str) -> str:
-    """Return the name of what one worker runs: all that computes with TensorFlow, a file with fixtures, or a test.
+    """Return the name of what one worker runs: all tests with TensorFlow, a file, or a test of a file of long ones.
 
-    That worker imports TensorFlow once and keeps what it has compiled; it makes the fixtures of a file once.
+    That worker imports libraries once and keeps what they have compiled; it makes the fixtures of a file once. Tests
+    that start jobs or compile with JAX are long, so their files are divided unless they have fixtures.
     """
     file = nodeid.partition("::")[0]
     text = source(root / file)
     if "mark.tensorflow" in text or any(kind in nodeid for kind in COMPUTE_WITH_TENSORFLOW):
         return "tensorflow"
-    return file if 'fixture(scope="module"' in text else nodeid
+    are_long = any(words in text for words in ("helpers.harness", "helpers import runs", 'importorskip("jax"'))
+    return nodeid if are_long and 'fixture(scope="module"' not in text else file
 
 
 @functools.cache
