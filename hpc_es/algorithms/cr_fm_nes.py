@@ -57,6 +57,7 @@ class Options(distribution.Options):
 
     def problems(self) -> Iterator[tuple[str, str]]:
         """Yield mistakes that involve several options: (key, text)."""
+        yield from super().problems()
         if self.population_size and self.population_size % 2:
             text = f"is {self.population_size}: mirrored sampling needs an even number (try {self.population_size + 1})"
             yield "population_size", text

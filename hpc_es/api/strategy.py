@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hpc_es.algorithms.common.injection import INJECTED, injected_in
+from hpc_es.algorithms.common.side_by_side import side_by_side
 from hpc_es.api.arguments import BoundsInput, argument_errors, read_bounds, require_algorithm
 from hpc_es.config.loading import validate
 from hpc_es.config.registry import module
@@ -53,7 +54,7 @@ def parts_of(config: Config, task: Any, chunk_size: int) -> Parts:
         raise ConfigError(problems)
     noise = build_noise(config, keys, problem.layout, None) if requirements.noise else None
     build = module("algorithms", config.algorithm.kind).build
-    algorithm = build(config.algorithm, problem, noise, keys, chunk_size)
+    algorithm = side_by_side(build(config.algorithm, problem, noise, keys, chunk_size))
     row = row_dtype((*problem.columns, *requirements.columns))
     return Parts(task, None, problem, noise, algorithm, row, chunk_size, problem.cutting, requirements.growing)
 
@@ -278,6 +279,8 @@ class Strategy:
         kind = self.config.algorithm.kind
         if not needs(self.config).injects:
             raise ValueError(f"{kind} has candidates of its own only: expected the algorithm cma_es or sep_cma_es")
+        if self.config.algorithm.side_by_side:
+            raise ValueError("searches are side by side, which do not share vectors: expected side_by_side=False")
         vectors, coordinates = np.atleast_2d(np.asarray(x, np.float64)), self._problem.coordinates
         if vectors.ndim != 2 or vectors.shape[1] != coordinates.size:
             raise ValueError(f"expected vectors float64[k, {coordinates.size}], found the shape {np.shape(x)}")

@@ -281,17 +281,23 @@ class Config:
             ):
                 if (value := getattr(self.mpi, name)) not in values:
                     yield f"mpi.{name}", f"is {as_yaml(value)}, but task.close_at is set: expected {expected}"
-            if getattr(self.algorithm, "delay", 0):
-                yield "algorithm.delay", f"is {self.algorithm.delay}, but task.close_at is set: expected 0"
-        if delay := getattr(self.algorithm, "delay", 0):
+        delay = getattr(self.algorithm, "delay", 0)
+        in_flight = f"delay is {delay}" if delay else ""
+        if getattr(self.algorithm, "side_by_side", False):
+            in_flight = "side_by_side is true"
+            if getattr(self.task, "constraint_handling", "") == "augmented_lagrangian":
+                text = "is augmented_lagrangian, whose coefficients searches side by side would share"
+                yield "task.constraint_handling", f"{text}: expected feasible_first"
+        if in_flight:
             for name, value, expected in (
                 ("schedule", "static", "on_demand: chunks of several generations go to the next free rank"),
                 ("update", "replicated", "gathered: rank 0 makes the updates while other ranks evaluate"),
                 ("fault_tolerance", True, "false"),
             ):
                 if getattr(self.mpi, name) == value:
-                    text = f"is {as_yaml(value)}, but algorithm.delay is {delay}: expected {expected}"
-                    yield f"mpi.{name}", text
+                    yield f"mpi.{name}", f"is {as_yaml(value)}, but algorithm.{in_flight}: expected {expected}"
+            if getattr(self.task, "close_at", None) is not None:
+                yield "task.close_at", f"is {self.task.close_at:g}, but algorithm.{in_flight}: expected null"
 
     def warnings(self) -> Iterator[ConfigProblem]:
         """Yield (key, text) for options without effect and for a run without limit."""

@@ -122,7 +122,7 @@ class Parts:
     unit: int  # jobs that the algorithm requests as one
     cutting: Cutting
     growing: bool = False  # whether arrays of the state change their shapes
-    delay_line: DelayLine | None = None  # with `algorithm.delay`
+    delay_line: DelayLine | None = None  # with `algorithm.delay` or `side_by_side`
 
     def initial(self) -> State:
         """Return the state before generation 0."""
@@ -288,6 +288,10 @@ def build_parts(config: Config, world: World, built: BuiltTask, repetition: int 
     algorithm: AnyAlgorithm = build(config.algorithm, problem, noise, keys, unit)
     row = row_dtype((*problem.columns, *requirements.columns))
     cutting, line = cutting_of(config, problem), DelayLine.of(config.algorithm)
+    if getattr(config.algorithm, "side_by_side", False):
+        from hpc_es.algorithms.common.side_by_side import AlternatingLine, side_by_side
+
+        algorithm, line = side_by_side(algorithm), AlternatingLine()
     return Parts(task, policy, problem, noise, algorithm, row, unit, cutting, requirements.growing, line)
 
 

@@ -58,6 +58,12 @@ def restarting(kind: str) -> dict[str, Any]:
     return {**RESTARTS, "algorithm": {"kind": kind, "population_size": 6, **restarts}}
 
 
+def alternating(kind: str) -> dict[str, Any]:
+    """Large and small searches in turn; a search ends with its second generation."""
+    config = restarting(kind)
+    return {**config, "algorithm": {**config["algorithm"], "side_by_side": True}}
+
+
 def on_a_plateau(kind: str) -> dict[str, Any]:
     """A search without any update."""
     stops = {"stops": {"tolflatfitness": 99}} if has(kind, "stops") else {}
@@ -97,6 +103,7 @@ ALL = {
     **{f"{kind}, mixed": {**ITEMS, **mixed(kind)} for kind in ADAPT_MIXED},
     **{f"{kind}, mixed points": {**ITEMS, **MIXED_POINTS, "algorithm": settings(kind)} for kind in INJECT},
     **{f"{kind}, points": {**ITEMS, **DISC_POINTS, "algorithm": settings(kind)} for kind in INJECT},
+    **{f"{kind}, side by side": {**ITEMS, **alternating(kind)} for kind in KINDS if has(kind, "side_by_side")},
     **{f"{kind}, restarts": {**ITEMS, **restarting(kind)} for kind in KINDS if has(kind, "restarts")},
 }
 

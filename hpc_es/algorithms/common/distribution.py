@@ -48,7 +48,17 @@ class Options:
     )
     max_restarts: Natural = option("maximum number of restarts with a larger population", 9)
     population_factor: Annotated[float, Gt(1)] = option("growth factor of the population at such a restart", 2.0)
+    side_by_side: bool = option(
+        "whether bipop's large and small searches alternate, so that ranks evaluate one of them while they wait for "
+        "the other",
+        False,
+    )
     stops: stopping.Options = option("stopping criteria of a search", default_factory=stopping.Options)
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        """Yield (key, text) if there are no large and small searches that could alternate."""
+        if self.side_by_side and self.restarts != "bipop":
+            yield "side_by_side", f"is true, but restarts is {self.restarts}: expected restarts: bipop"
 
     def warnings(self) -> Iterator[tuple[str, str]]:
         """Yield options of restarts if there are none: (key, text)."""
@@ -120,16 +130,20 @@ class RestartPolicy:
         )
         if self.restarts == "bipop" and of_small < of_large:  # a small population has used fewer evaluations
             rng = keys.generator(Purpose.RESTARTS, search.restart + 1)
-            grown = int(self.first_population * self.factor**search.growths)
-            ratio = max(1.0, grown / (self.factor * self.first_population))
-            population = self._round_up(self.first_population * ratio ** (rng.random() ** 2))
+            population, sigma_factor = self.small(rng, search.growths)
             limit = (search.evaluations if search.large else 2 * search.limit) // 2
-            sigma_factor = float(10 ** (-2 * rng.random()))
             return replace(new, population=population, large=False, sigma_factor=sigma_factor, limit=limit)
         if search.growths >= self.max_growths:
             return None
         population = self._round_up(self.first_population * self.factor ** (search.growths + 1))
         return replace(new, population=population, large=True, sigma_factor=1.0, growths=search.growths + 1, limit=0)
+
+    def small(self, rng: np.random.Generator, growths: int) -> tuple[int, float]:
+        """Return population size and relative initial step size of a small search of BIPOP."""
+        grown = int(self.first_population * self.factor**growths)
+        ratio = max(1.0, grown / (self.factor * self.first_population))
+        population = self._round_up(self.first_population * ratio ** (rng.random() ** 2))
+        return population, float(10 ** (-2 * rng.random()))
 
     def _round_up(self, population: float) -> int:
         return -(-int(population) // self.multiple) * self.multiple
@@ -244,9 +258,10 @@ class DistributionStrategy(Strategy[Ranked], ABC):
 
     def initial(self) -> State:
         """Return the initial state of the first search."""
-        return self._initial_state(0, Search(0, self.first_population))
+        return self.begin(0, Search(0, self.first_population))
 
-    def _initial_state(self, generation: int, search: Search) -> State:
+    def begin(self, generation: int, search: Search) -> State:
+        """Return the initial state of a search."""
         sigma, ratios = self._first_deviations()
         shared, master = self.initial_distribution(sigma * search.sigma_factor, ratios)
         tested = len(ratios)
@@ -287,7 +302,7 @@ class DistributionStrategy(Strategy[Ranked], ABC):
             policy = RestartPolicy(options.restarts, self.first_population, *growth, multiple)
             search = policy.next_search(self.keys, Search.from_arrays(after.master), stopped)
             if search is not None:
-                after = self._initial_state(after.generation, search)
+                after = self.begin(after.generation, search)
         return after, metrics
 
     def _with_history(self, state: State, fitness: Float64) -> State:
