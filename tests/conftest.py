@@ -73,8 +73,8 @@ def kinds_of(item: pytest.Item) -> list[Any]:
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Set TensorFlow up as a rank does, whichever of these tests comes first: its threads are chosen only once."""
-    of_policies = {"cnn", "network"} & {*map(str, kinds_of(item))}
-    computes_with_jax = of_policies or any(name in item.name for name in ("jax_episodes", "atari-trajectories"))
+    of_kinds = {"cnn", "network", "model"} & {*map(str, kinds_of(item))}
+    computes_with_jax = of_kinds or any(name in item.name for name in ("jax_episodes", "atari-trajectories"))
     if computes_with_jax and importlib.util.find_spec("jax") is None:
         pytest.skip("JAX is not installed here: make test-jax")
     if "atari" in item.name and importlib.util.find_spec("ale_py") is None:

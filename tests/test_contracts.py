@@ -98,6 +98,10 @@ EXAMPLES: dict[tuple[str, str], dict[str, Any]] = {
             "observation_normalization": {"enabled": True, "probability": 1.0},
         },
     },
+    ("tasks", "model"): {
+        "task": {"kind": "model", "model": "tests.helpers.own_models:drawn", "jobs_per_call": 4},
+        "policy": None,
+    },
     ("tasks", "programs"): {**PROGRAMS, "algorithm": {"kind": "random_search"}},
 }
 EXAMPLES |= {

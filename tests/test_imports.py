@@ -21,6 +21,7 @@ COMPILED = {"jax", "jaxlib", "gymnax", "brax", "mujoco_playground", "jumanji", "
 # imported once JAX is set up
 JAX_NETWORKS = {
     *(f"algorithms/actor_critic/{name}.py" for name in ("compiled", "jax_gradient")),
+    "tasks/model/jax_model.py",
     *(f"policies/networks/jax_{name}.py" for name in ("convolutional", "convolutions", "networks")),
     "noise/portable_jax.py",
 }

@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 
 from hpc_es.algorithms.actor_critic.episodes import sampling_actor
-from hpc_es.config.registry import module
+from hpc_es.config.registry import module, within_config_directory
 from hpc_es.config.resolved import parse_resolved
 from hpc_es.config.schema import USUAL_CHUNK, Config
-from hpc_es.core.data import Chunk, Jobs, JsonObject, Outcome, ProblemState, Rows, cut
+from hpc_es.core.data import INFO, Chunk, Jobs, JsonObject, Outcome, ProblemState, Rows, cut
 from hpc_es.core.errors import CheckpointError, UserError
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.core.machine import stepping_differences
@@ -75,6 +75,8 @@ def evaluate(source: StoredPolicy, asked: EvaluationRequest) -> JsonObject:
     if asked.actions == "sampled":
         require_stochastic(source.config)
     options = source.config.task
+    if module("tasks", options.kind).OFFERS.measures_centre:
+        return _evaluate_model(source, asked)
     task: Episodic = single_episodes(options)
     try:
         rows = play(source, task, asked)
@@ -90,6 +92,24 @@ def evaluate(source: StoredPolicy, asked: EvaluationRequest) -> JsonObject:
     }
 
 
+def _evaluate_model(source: StoredPolicy, asked: EvaluationRequest) -> JsonObject:
+    """Return statistics of the scores on batches of evaluations, and the means of the metrics in `report.info`."""
+    config = source.config
+    info = config.report.reductions()
+    with within_config_directory(config.directory):
+        task = module("tasks", config.task.kind).build(config.task, info=info)
+    task.use_what_is_compiled(source.path)
+    problem = task.problem("vectors", None, Keys(asked.seed), USUAL_CHUNK)
+    episodes = asked.episodes if problem.evaluation_episodes is None else problem.evaluation_episodes
+    try:
+        rows = _rows(cut(episodes, USUAL_CHUNK), _measured_by(problem, source))
+    finally:
+        task.close()
+    means = {f"info_{name}": float(np.nanmean(rows[INFO][:, column])) for column, name in enumerate(info)}
+    end = {"episodes": episodes, "generation": source.generation, "model": task.name, "which": source.which}
+    return {**statistics(rows), **means, **end}
+
+
 def play(source: StoredPolicy, task: Episodic, asked: EvaluationRequest) -> Rows:
     """Return rows[episodes], in chunks of a fixed size as in training; failures are written to stderr."""
     policy = source.policy(task.spaces)
@@ -103,8 +123,13 @@ def play(source: StoredPolicy, task: Episodic, asked: EvaluationRequest) -> Rows
         evaluate_chunk = partial(_play_episodes, source, task, policy, asked)
     else:
         evaluate_chunk = _evaluation_by_problem(source, task, policy, asked)
+    return _rows(cut(asked.episodes, USUAL_CHUNK), evaluate_chunk)
+
+
+def _rows(chunks: Sequence[Chunk], evaluate_chunk: Callable[[Chunk], Outcome]) -> Rows:
+    """Return rows[episodes] of some chunks; failures are written to stderr."""
     rows: list[Rows] = []
-    for chunk in cut(asked.episodes, USUAL_CHUNK):
+    for chunk in chunks:
         outcome = evaluate_chunk(chunk)
         rows.append(outcome.rows)
         for failure in outcome.failures:
@@ -141,6 +166,11 @@ def _evaluation_by_problem(
     if asked.actions == "sampled":
         text = f"task {kind}: expected evaluate(actor, batch, poll) in the task, which sampled actions need, found none"
         raise UserError(f"{text}: use greedy actions, the default")
+    return _measured_by(problem, source)
+
+
+def _measured_by(problem: Any, source: StoredPolicy) -> Callable[[Chunk], Outcome]:
+    """Return the evaluation of a chunk by a problem on vectors."""
     carried = ProblemState({name: source.shared[name] for name in problem.carried().shared})
 
     def evaluate_chunk(chunk: Chunk) -> Outcome:
@@ -231,7 +261,8 @@ def _snapshot(path: Path, trust: bool) -> StoredPolicy:
     snapshot = load(path)
     check_snapshot(path, snapshot, trust)  # again, because this may be another node
     config = parse_resolved(snapshot.config_text)
-    if config.policy is None or "theta" not in snapshot.state.shared:
+    is_measured = config.policy is not None or module("tasks", config.task.kind).OFFERS.measures_centre
+    if not is_measured or "theta" not in snapshot.state.shared:
         raise CheckpointError(f"{path} has no policy; hpc-es inspect shows its content")
     return stored_policy(path, snapshot, "best" if path.name == BEST and snapshot.best is not None else "last")
 

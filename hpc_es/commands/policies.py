@@ -61,10 +61,10 @@ def run_eval(arguments: argparse.Namespace) -> int:
         video.prepare(arguments.video)  # before a simulator is imported
     from hpc_es.api.evaluate import EvaluationRequest, choose_device, evaluate, seeds
     from hpc_es.mpi.world import World
-    from hpc_es.report.saved_policy import read_policy, require_stochastic
+    from hpc_es.report.saved_policy import read_evaluated, require_stochastic
 
     with stdout_to_stderr():
-        source = with_overrides(read_policy(arguments.path, arguments.which, arguments.trust), arguments.overrides)
+        source = with_overrides(read_evaluated(arguments.path, arguments.which, arguments.trust), arguments.overrides)
         if arguments.actions == "sampled":
             require_stochastic(source.config)
         choose_device(World("none"), source.config)

@@ -55,6 +55,7 @@ MODULES: Mapping[Package, Mapping[str, str]] = {
         "episodes": "hpc_es.tasks.episodes.task",
         "function": "hpc_es.tasks.function",
         "jax_episodes": "hpc_es.tasks.jax_episodes.task",
+        "model": "hpc_es.tasks.model.task",
         "programs": "hpc_es.programs.task",
     },
     "policies": {

@@ -83,7 +83,8 @@ class Offers:
     values: bool = False  # whether jobs have values to which `stop.target_value` can refer
     any_chunks: bool = False  # whether results are independent of the chunks, except for gradients
     info: bool = False  # whether `build` has the argument `info`, for the numbers of `report.info`
-    compiled: bool = False  # whether it compiles the pure form of the policy and chooses the jobs of a call
+    compiled: bool = False  # whether it compiles the pure form of the policy or a model, and chooses the jobs of a call
+    measures_centre: bool = False  # whether evaluations measure vectors without a policy: `hpc-es eval`, target_return
 
 
 def no_barrier() -> None:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -20,6 +21,7 @@ __version__ = "0.2.0"
 
 
 INFORMATION = Path("/proc/cpuinfo")
+MEMORY_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 
 # The cores that the launcher assigned to this process.
 AVAILABLE_CORES: tuple[int, ...] = tuple(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else ()
@@ -106,6 +108,15 @@ def blas_threads() -> int:
     from threadpoolctl import threadpool_info
 
     return max((int(pool["num_threads"]) for pool in threadpool_info() if pool["user_api"] == "blas"), default=1)
+
+
+def memory_bytes() -> int:
+    """Return the memory of this machine, or the limit of the control group of this process, in bytes."""
+    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for path in MEMORY_LIMITS:
+        with contextlib.suppress(OSError, ValueError):  # there is no limit
+            limits.append(int(path.read_text()))
+    return min(limits)
 
 
 def as_comment(provenance: Mapping[str, object]) -> str:

@@ -76,7 +76,7 @@ def configured_jax(platform: Kind | None = None) -> Any:
     built outside of a run: JAX then computes on the CPU, and can only trace for a GPU.
     """
     if text := missing_text("jax"):
-        raise ConfigError([("task.kind", f"is jax_episodes, which needs {text}")])
+        raise ConfigError([("task.kind", f"is compiled by JAX, and needs {text}")])
     kind, index = _chosen[0] if _chosen else (platform or "cpu", None)
     if not _configured:
         _set_up(kind, index)

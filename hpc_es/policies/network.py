@@ -93,7 +93,7 @@ class NetworkPolicy:
         self.compiled_by = network.backend
 
     def initial(self, rng: np.random.Generator) -> Float32:
-        with _restored_generators():
+        with restored_generators():
             return self.network.initial(rng)
 
     def _compiled(self, size: int | None) -> CompiledCall:
@@ -163,7 +163,7 @@ def _built(options: Options, spaces: Spaces, has_value: bool) -> NetworkPolicy:
     outputs = head.outputs + has_value
     _prepare_backend(options)
     function = _builder(options, spaces.observations, outputs)
-    with _restored_generators():
+    with restored_generators():
         if options.backend == "tensorflow":
             from hpc_es.policies.networks import tensorflow_networks
 
@@ -213,7 +213,7 @@ def _prepare_backend(options: Options) -> None:
 
 
 @contextlib.contextmanager
-def _restored_generators() -> Iterator[None]:
+def restored_generators() -> Iterator[None]:
     """Restore the global generators of Python and NumPy, which building a network seeds."""
     python, numpy = random.getstate(), np.random.get_state()
     try:
@@ -235,7 +235,7 @@ def _builder(options: Options, observations: ObservationSpec, outputs: int) -> C
     takes_seed = _takes_seed(function)
 
     def call(seed: int) -> Any:
-        _seed_generators(seed)
+        seed_generators(seed)
         try:
             return function(observations, outputs, **keywords, **({SEED: seed} if takes_seed else {}))
         except ConfigError:
@@ -254,7 +254,7 @@ def _takes_seed(function: Callable[..., Any]) -> bool:
         return False
 
 
-def _seed_generators(seed: int) -> None:
+def seed_generators(seed: int) -> None:
     """Seed the generators that Keras and NumPy code use, so that every rank builds the same network.
 
     The counters in the names of Keras layers start again, too. `keras.utils.set_random_seed` would load TensorFlow.

@@ -68,8 +68,11 @@ def export(path: Path, output: Path, options: ExportOptions) -> str:
 
     Return a note about the model's output for the user, or "".
     """
-    from hpc_es.report.saved_policy import load_policy
+    from hpc_es.report.saved_policy import load_policy, read_evaluated
 
+    if read_evaluated(path, options.which, options.trust).config.policy is None:
+        _export_model(path, output, options)
+        return ""
     policy = load_policy(path, options.which, options.trust, env=options.env)
     kind = policy.config.policy.kind
     if not is_exportable(kind, policy.policy):
@@ -91,14 +94,29 @@ def export(path: Path, output: Path, options: ExportOptions) -> str:
     return _describe_logits(policy.spaces.actions)
 
 
+def _export_model(path: Path, output: Path, options: ExportOptions) -> None:
+    """Write the Keras model of a task `model`; UserError if its parameters are a tree."""
+    from hpc_es.report.saved_model import load_model
+
+    model = load_model(path, options.which, options.trust).parameters
+    if not hasattr(model, "save"):
+        raise UserError(f"{path}: the parameters are a tree of arrays: {ARRAYS_SUFFIX} writes them by name")
+    with written(output) as temporary:
+        model.save(temporary)
+
+
 def export_arrays(path: Path, output: Path, options: ExportOptions) -> None:
-    """Write the parameters of a policy as .npz, by the names in its layout, float32[*shape].
+    """Write the parameters of a policy or model as .npz, by the names in its layout, float32[*shape].
 
     With observation normalisation also `observation_mean` and `observation_std`, float32[statistics], and
     `observation_clip`, float64[], which may be infinite; with `options.value` the value head, `value`.
     """
-    from hpc_es.report.saved_policy import load_policy
+    from hpc_es.report.saved_model import load_model
+    from hpc_es.report.saved_policy import load_policy, read_evaluated
 
+    if read_evaluated(path, options.which, options.trust).config.policy is None:
+        _write_arrays(output, load_model(path, options.which, options.trust).arrays)
+        return
     policy = load_policy(path, options.which, options.trust, env="wrapped")
     source = policy.source
     arrays: dict[str, Array] = policy.policy.layout.split(source.theta)
@@ -110,6 +128,11 @@ def export_arrays(path: Path, output: Path, options: ExportOptions) -> None:
         if not arrays["value"].size:
             text = "the value is the last output of the network, whose parameters the file has: leave --value out"
             raise UserError(f"{path}: {text}")
+    _write_arrays(output, arrays)
+
+
+def _write_arrays(output: Path, arrays: Arrays) -> None:
+    """Write arrays by name as .npz."""
     with written(output) as temporary, zipfile.ZipFile(temporary, "w") as archive:
         for name, array in arrays.items():  # not np.savez, to which some names are arguments
             with archive.open(f"{name}.npy", "w") as file:

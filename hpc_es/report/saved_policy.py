@@ -66,7 +66,7 @@ class ReferenceBatch:
 
 @dataclass(frozen=True)
 class StoredPolicy:
-    """Parameters of a policy in a checkpoint, with the observation normaliser and the config of the training run."""
+    """Parameters of a policy or model in a checkpoint, with the observation normaliser and the config of the run."""
 
     path: Path  # of the checkpoint
     config: Config
@@ -129,8 +129,18 @@ def read_policy(path: Path, which: Which | None = None, trust: bool = False) -> 
     Raises CheckpointError without a valid checkpoint or policy, or for "best" without an evaluation; UserError if the
     user's code in the config has changed since the training, unless `trust`.
     """
+    stored = read_evaluated(path, which, trust)
+    if stored.config.policy is None:
+        text = "holds a model and no policy: hpc_es.load_model loads it, hpc-es eval evaluates it"
+        raise CheckpointError(f"{stored.path}: {text}")
+    return stored
+
+
+def read_evaluated(path: Path, which: Which | None = None, trust: bool = False) -> StoredPolicy:
+    """Return the policy of a run or checkpoint like `read_policy`, or the parameters of a model."""
     file, snapshot, which = read_theta(path, which, trust)
-    if parse_resolved(snapshot.config_text).policy is None:
+    config = parse_resolved(snapshot.config_text)
+    if config.policy is None and not module("tasks", config.task.kind).OFFERS.measures_centre:
         see = "hpc-es inspect shows its contents, hpc-es export RUN best.npy writes its best vector"
         raise CheckpointError(f"{file}: holds no policy; {see}")
     return stored_policy(file, snapshot, which)

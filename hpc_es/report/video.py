@@ -52,6 +52,10 @@ def write_video(source: StoredPolicy, seed: int, output: Path) -> None:
     from hpc_es.report.saved_policy import single_episodes
 
     with contextlib.closing(single_episodes(source.config.task)) as task:
+        if not hasattr(task, "environment"):
+            raise UserError(
+                f"a task of kind {source.config.task.kind!r} has no environment to record: leave --video out"
+            )
         with contextlib.closing(task.environment()) as environment:
             modes = list(environment.metadata.get("render_modes") or ())
         images, seconds = _rendered(source, task, seed, output, modes)

@@ -67,9 +67,9 @@ def check(config: Config, ranks: int | None = None, output: Path | None = None, 
         kind = f"Box of {len(actions.low)}" if isinstance(actions, Box) else str(actions)
         size = f", parameters {policy.layout.size:,}" if policy else ""
         lines.append(f"  observations {task.spaces.observations}, actions {kind}{size}")
-        lines += [f"  {line}" for line in getattr(task, "summary", ())]
     elif offers(config).values:
         lines.append(f"  objective {task.name}, of {problem.size:,} numbers")
+    lines += [f"  {line}" for line in getattr(task, "summary", ())]
     lines += _noise_lines(config, problem) if needs(config).noise else []
     lines.append(f"  chunks: {chunks(config, problem)}")
     idle = None

@@ -111,7 +111,7 @@ def policy_mismatches(config: Config) -> Iterator[ConfigProblem]:
 def target_mismatches(config: Config) -> Iterator[ConfigProblem]:
     """Yield a problem for each target of `stop:` that the task does not support."""
     task, offered = config.task.kind, offers(config)
-    if not offered.policy and config.stop.target_return is not None:
+    if not (offered.policy or offered.measures_centre) and config.stop.target_return is not None:
         yield "stop.target_return", f"the task {task!r} has no returns of evaluation episodes: expected null"
     if not offered.values and config.stop.target_value is not None:
         text = f"the task {task!r} has no objective value: expected null, or set stop.target_return"
@@ -163,7 +163,7 @@ def device_mismatches(config: Config) -> Iterator[ConfigProblem]:
         text = f"is gpu, but the task {config.task.kind!r}"
         backend = getattr(config.policy, "backend", None)
         text += f" and the policy {config.policy.kind!r} (backend: {backend})" if backend else ""
-        remedy = "policy.backend: tensorflow, task.kind: jax_episodes, or device: auto"
+        remedy = "policy.backend: tensorflow, task.kind: jax_episodes or model, or device: auto"
         yield "device", f"{text} compute with NumPy on the CPU: expected {remedy}"
     needs_jax = request is not None and request.library == "jax" and request.device == "gpu"
     if request is not None and needs_jax and not missing_text("jax") and not jax_setup.has_cuda():
@@ -304,7 +304,8 @@ def policy_option_mismatches(config: Config, task: Task, policy: Policy | None) 
         if not isinstance(actions, Box):
             text = f"is {policy.action_noise_std:g}, but noise cannot be added to actions {actions}: remove it"
             yield "policy.action_noise_std", text
-    if offers(config).compiled and config.policy.kind == "network" and config.policy.backend != "jax":
+    is_network = policy is not None and config.policy.kind == "network"
+    if offers(config).compiled and is_network and config.policy.backend != "jax":
         text = f"is {config.policy.backend}, but the task {config.task.kind} compiles policies in JAX: expected jax"
         yield "policy.backend", text
     interval = config.report.export_interval

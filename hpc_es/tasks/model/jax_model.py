@@ -1,0 +1,422 @@
+"""Models of `task: {kind: model}` in JAX: what the user's function returns, and the compiled calls of its score.
+
+Set up JAX before importing this.
+
+| member | meaning |
+|---|---|
+| `parameters` | initial parameters: a tree of floating-point arrays, a Keras model, or a function of a seed |
+| `score` | `score(parameters, batch)`: the fitness, a number, or a pair of it and a dict of numbers; higher is better |
+| `batch` | `batch(seed)`: a tree of arrays, always of the same shapes |
+| `validation` | optional: `validation(seed)` or `validation()`, the batches of evaluations |
+
+`score` is traced for one candidate. Its first argument is a tree like `parameters`, with the dtypes of its arrays, or
+for a Keras model a function that calls the model with the candidate's weights. Leaves of a tree that are not arrays,
+such as activation functions, are constants.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hpc_es.core.data import Array, Float32, Float64, Poll
+from hpc_es.core.errors import ConfigError, RunError, failure_from_error, nearest
+from hpc_es.core.policy import Tree
+from hpc_es.core.population import Layout
+from hpc_es.devices.jax_setup import in_thread
+from hpc_es.policies.network import restored_generators, seed_generators
+from hpc_es.policies.networks.jax_convolutions import convolving_in_turn
+from hpc_es.policies.networks.network import array_text
+
+KEY = "task.model"
+REQUIRED, OPTIONAL = ("parameters", "score", "batch"), ("validation",)
+Source = Literal["batch", "validation"]
+
+
+class Parameters(Protocol):
+    """The parameters of a model by name, and what `score` gets for them."""
+
+    layout: Layout
+
+    def initial(self, seed: int) -> Mapping[str, Array]:
+        """Return the initial parameters by name, [*shape]."""
+        ...
+
+    def candidate(self, parts: Mapping[str, Array]) -> Any:
+        """Return the first argument of `score` for parameters by name, float32[*shape]."""
+        ...
+
+    def restored(self, theta: Float32) -> Any:
+        """Return the user's model, a tree of arrays or a Keras model, with the parameters theta, float32[size]."""
+        ...
+
+
+class TreeParameters:
+    """Parameters that are a tree of arrays, named by their path, such as "layers/0/kernel"."""
+
+    def __init__(self, create: Callable[[int], Any], name: str) -> None:
+        """Raise ConfigError unless the arrays are floating-point; `name` is that of the user's function."""
+        self._create, self._name = create, name
+        paths, self._tree = jax.tree_util.tree_flatten_with_path(create(0))
+        self._constants = [None if _is_array(leaf) else leaf for _, leaf in paths]
+        arrays = self._named(paths)
+        self._dtypes = {path: jax.dtypes.canonicalize_dtype(array.dtype) for path, array in arrays.items()}
+        self.layout = Layout({path: array.shape for path, array in arrays.items()})
+
+    def _named(self, paths: Sequence[tuple[Any, Any]]) -> dict[str, Any]:
+        named = ((jax.tree_util.keystr(path, simple=True, separator="/") or "parameters", leaf) for path, leaf in paths)
+        arrays = {path: leaf for path, leaf in named if _is_array(leaf)}
+        wrong = [
+            f"{path!r} {array_text(array)} ({bytes_text(array.nbytes)})"
+            for path, array in arrays.items()
+            if not jnp.issubdtype(array.dtype, jnp.floating)
+        ]
+        if wrong:
+            text = f"expected floating-point parameters from {self._name}, found {', '.join(wrong)}"
+            raise ConfigError([(KEY, f"{text}: keep other arrays outside of the tree")])
+        if not arrays:
+            raise ConfigError([(KEY, f"expected at least one parameter, an array, from {self._name}, found none")])
+        return arrays
+
+    def initial(self, seed: int) -> Mapping[str, Array]:
+        arrays = self._named(jax.tree_util.tree_flatten_with_path(self._create(seed))[0])
+        if {path: array.shape for path, array in arrays.items()} != self.layout.shapes:
+            text = f"{self._name} returns parameters of other names or shapes for the seed {seed} than for 0"
+            raise ConfigError([(KEY, f"{text}: expected the same for every seed")])
+        return arrays
+
+    def candidate(self, parts: Mapping[str, Array]) -> Any:
+        return self._filled(jnp.asarray(parts[path]).astype(dtype) for path, dtype in self._dtypes.items())
+
+    def restored(self, theta: Float32) -> Any:
+        parts = self.layout.split(theta)
+        return self._filled(parts[path].astype(dtype) for path, dtype in self._dtypes.items())
+
+    def _filled(self, arrays: Iterator[Any]) -> Any:
+        """Return the tree with these arrays, in order."""
+        return jax.tree.unflatten(self._tree, [next(arrays) if leaf is None else leaf for leaf in self._constants])
+
+
+class KerasParameters:
+    """The trainable variables of a Keras model on the JAX backend; its other variables are constants.
+
+    Layers act as in inference: dropout has no effect, and statistics of BatchNorm do not change.
+    """
+
+    def __init__(self, create: Callable[[int], Any], name: str) -> None:
+        """Raise ConfigError if the model cannot be used; `name` is that of the user's function."""
+        import keras
+
+        self._create, self._name, model = create, name, create(0)
+        if keras.backend.backend() != "jax":
+            text = f"{name} returns a Keras model on the backend {keras.backend.backend()}: expected jax"
+            raise ConfigError([(KEY, f"{text}, which hpc_es sets unless Keras was imported before")])
+        if not model.built:
+            text = f"{name} returns a Keras model without variables: call it once on an input in {name}"
+            raise ConfigError([(KEY, text)])
+        layers = model._flatten_layers()
+        stateful = [layer.name for layer in layers if isinstance(layer, keras.layers.RNN) and layer.stateful]
+        if stateful:
+            text = f"the layer {stateful[0]!r} of {name} is stateful, which compiled calls cannot keep"
+            raise ConfigError([(KEY, f"{text}: expected stateful=False")])
+        self._model = model
+        self._constants = [keras.ops.convert_to_numpy(variable) for variable in model.non_trainable_variables]
+        self.layout = Layout({variable.path: tuple(variable.shape) for variable in model.trainable_variables})
+        parameters = inspect.signature(model.call).parameters.values()
+        takes_training = any(one.name == "training" or one.kind is one.VAR_KEYWORD for one in parameters)
+        self._training = {"training": False} if takes_training else {}
+
+    def initial(self, seed: int) -> Mapping[str, Array]:
+        import keras
+
+        variables = self._create(seed).trainable_variables
+        if [tuple(variable.shape) for variable in variables] != list(self.layout.shapes.values()):
+            raise ConfigError([(KEY, f"{self._name} returns a model of other shapes for the seed {seed} than for 0")])
+        return dict(zip(self.layout.shapes, map(keras.ops.convert_to_numpy, variables), strict=True))
+
+    def candidate(self, parts: Mapping[str, Array]) -> Any:
+        weights = [parts[path] for path in self.layout.shapes]
+
+        def call(*inputs: Any, **keywords: Any) -> Any:
+            return self._model.stateless_call(weights, self._constants, *inputs, **{**self._training, **keywords})[0]
+
+        return call
+
+    def restored(self, theta: Float32) -> Any:
+        for variable, array in zip(self._model.trainable_variables, self.layout.split(theta).values(), strict=True):
+            variable.assign(array)
+        return self._model
+
+
+def _is_array(leaf: Any) -> bool:
+    return hasattr(leaf, "dtype") and hasattr(leaf, "shape")
+
+
+class Model:
+    """A model of the user: its parameters, their score on a batch, and the batches.
+
+    `metrics` are the names of the numbers of `score` that calls return.
+    """
+
+    def __init__(self, created: Any, name: str, metrics: Sequence[str] = ()) -> None:
+        """Raise ConfigError if `created`, the result of the function `name`, has a wrong member."""
+        members = _members(created, name)
+        self.name, self.metrics = name, tuple(metrics)
+        self.parameters = _parameters(members["parameters"], name)
+        self.layout = self.parameters.layout
+        self._score = members["score"]
+        self._batches: dict[Source, Callable[..., Any]] = {"batch": members["batch"]}
+        self.has_fixed_validation = False
+        if members["validation"] is not None:
+            self._batches["validation"] = members["validation"]
+            self.has_fixed_validation = not inspect.signature(members["validation"]).parameters
+        self._shapes: dict[Source, Any] = {}
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """The functions that batches come from."""
+        return tuple(self._batches)
+
+    @property
+    def evaluation_source(self) -> Source:
+        """The function that the batches of evaluations come from."""
+        return self.sources[-1]
+
+    def initial(self, seed: int) -> Float32:
+        """Return initial parameters, float32[layout.size]."""
+        return self.layout.join(self.parameters.initial(seed))
+
+    def data(self, source: Source, seed: int) -> Tree:
+        """Return a batch as a tree of NumPy arrays in dtypes of JAX; RunError if it fails or has other shapes."""
+        arguments = () if source == "validation" and self.has_fixed_validation else (seed,)
+        try:
+            batch: Tree = jax.tree.map(_numbers, self._batches[source](*arguments))
+        except Exception as error:  # of the user's code
+            raise RunError(f"{source}({seed}) of {self.name} fails: {failure_from_error(error).text}") from error
+        shapes = jax.tree.map(shape_of, batch)
+        expected = self._shapes.setdefault(source, shapes)
+        if shapes != expected:
+            text = f"{source}({seed}) of {self.name} returns {tree_text(shapes)}, but an earlier call returned"
+            raise RunError(f"{text} {tree_text(expected)}: expected batches of one shape, since calls are compiled")
+        return batch
+
+    def shapes(self, source: Source) -> Any:
+        """Return the shapes and dtypes of batches."""
+        if source not in self._shapes:
+            self.data(source, 0)
+        return self._shapes[source]
+
+    def evaluated(self, parts: Mapping[str, Array], batch: Tree) -> tuple[Array, Array]:
+        """Return fitness, float32[], and metrics, float32[metrics], of parameters by name; JAX traces this."""
+        fitness, metrics = self._result(self._score(self.parameters.candidate(parts), batch))
+        values = [jnp.asarray(metrics[name]).astype(jnp.float32) for name in self.metrics]
+        return jnp.asarray(fitness).astype(jnp.float32), jnp.stack(values) if values else jnp.zeros(0)
+
+    def _result(self, result: Any) -> tuple[Any, Mapping[str, Any]]:
+        """Return fitness and metrics of a result of `score`; ConfigError if it is something else."""
+        fitness, metrics = result if isinstance(result, tuple) and len(result) == 2 else (result, {})
+        expected = f"expected score of {self.name} to return a number, or a number and a dict of numbers"
+        if not isinstance(metrics, Mapping):
+            raise ConfigError([(KEY, f"{expected}, found a pair with {type(metrics).__name__} as the second item")])
+        for what, value in (("as fitness", fitness), *((f"as {name!r}", value) for name, value in metrics.items())):
+            if not isinstance(value, int | float) and (not _is_array(value) or value.shape != ()):
+                actual = array_text(value) if _is_array(value) else type(value).__name__
+                raise ConfigError([(KEY, f"{expected}, found {actual} {what}: take its mean")])
+        missing = [name for name in self.metrics if name not in metrics]
+        if missing:
+            has = ", ".join(map(repr, metrics)) or "none"
+            text = f"has {missing[0]!r}, which score of {self.name} does not return (it returns: {has})"
+            raise ConfigError([("report.info", f"{text}{nearest(missing[0], metrics)}")])
+        return fitness, metrics
+
+    def data_digest(self, source: Source, seed: int) -> str:
+        """Return the SHA-256 of a batch in hexadecimal."""
+        leaves, structure = jax.tree.flatten(self.data(source, seed))
+        return _digest(str(structure), leaves)
+
+    def digest(self, seed: int) -> str:
+        """Return the SHA-256 of the initial parameters and of batches, to compare two calls of the user's function."""
+        batches = [self.data_digest(source, seed) for source in self.sources]
+        return _digest("".join(batches), [np.asarray(array) for array in self.parameters.initial(seed).values()])
+
+
+def _digest(text: str, arrays: Sequence[Array]) -> str:
+    total = hashlib.sha256(text.encode())
+    for array in arrays:
+        total.update(array_text(array).encode())
+        total.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    return total.hexdigest()
+
+
+def _members(created: Any, name: str) -> dict[str, Any]:
+    """Return the members of what the user's function returns; ConfigError if one is missing or not callable."""
+    expected = f"expected {name} to return a dict or an object with parameters, score and batch"
+    known = (*REQUIRED, *OPTIONAL)
+    if isinstance(created, Mapping):
+        unknown = [key for key in created if key not in known]
+        if unknown:
+            text = f"{expected}, and optionally validation, found {unknown[0]!r}{nearest(str(unknown[0]), known)}"
+            raise ConfigError([(KEY, text)])
+        members = {key: created.get(key) for key in known}
+    else:
+        members = {key: getattr(created, key, None) for key in known}
+    missing = [key for key in REQUIRED if members[key] is None]
+    if missing:
+        raise ConfigError([(KEY, f"{expected}, found {type(created).__name__} without {' and '.join(missing)}")])
+    for key in ("score", "batch", "validation"):
+        if members[key] is not None and not callable(members[key]):
+            text = f"expected {key} of {name} to be a function, found {type(members[key]).__name__}"
+            raise ConfigError([(KEY, text)])
+    return members
+
+
+def _parameters(value: Any, name: str) -> Parameters:
+    """Return the parameters that a tree, a Keras model, or a function of a seed describes."""
+    leaves = jax.tree.leaves(value)
+    is_function = callable(value) and not _is_keras(value) and len(leaves) == 1 and leaves[0] is value
+
+    def call(seed: int) -> Any:
+        if not is_function:
+            return value
+        with restored_generators():
+            seed_generators(seed)
+            try:
+                return value(seed)
+            except Exception as error:  # of the user's code
+                raise ConfigError([(KEY, f"parameters of {name} fails: {failure_from_error(error).text}")]) from error
+
+    return KerasParameters(call, name) if _is_keras(call(0)) else TreeParameters(call, name)
+
+
+def _is_keras(value: Any) -> bool:
+    cls = getattr(sys.modules.get("keras"), "Model", None)
+    return cls is not None and isinstance(value, cls)
+
+
+def _numbers(leaf: Any) -> Array:
+    """Return a leaf of a batch as an array in a dtype of JAX; ValueError if it has no numbers."""
+    array = np.asarray(leaf)
+    if array.dtype.kind in "OUSMm":
+        raise ValueError(f"a batch has an array of dtype {array.dtype}: expected numbers")
+    return array.astype(jax.dtypes.canonicalize_dtype(array.dtype), copy=False)
+
+
+def shape_of(array: Array) -> jax.ShapeDtypeStruct:
+    """Return shape and dtype of an array."""
+    return jax.ShapeDtypeStruct(array.shape, array.dtype)
+
+
+def tree_text(shapes: Any) -> str:
+    """Return the structure, shapes and dtypes of a batch as text, such as "(float32[8, 64], int32[8])"."""
+    return str(jax.tree.map(array_text, shapes)).replace("'", "")
+
+
+def tree_bytes(shapes: Any) -> int:
+    """Return the bytes of a tree of arrays with these shapes and dtypes."""
+    return sum(int(np.prod(leaf.shape)) * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
+
+
+def bytes_text(count: float) -> str:
+    """Return a number of bytes as text, such as "12.3 MB"."""
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= size:
+            return f"{count / size:.3g} {unit}"
+    return f"{count:.0f} bytes"
+
+
+class ScoreCall:
+    """A compiled call of a model's score: for `jobs` candidates at once, or for one if `jobs` is None.
+
+    All candidates have one batch, or with `has_batches` each its own. `compute` compiles the call unless `compile` has.
+    """
+
+    def __init__(self, model: Model, source: Source, jobs: int | None, has_batches: bool = False) -> None:
+        self.jobs = jobs
+        lead = () if jobs is None else (jobs,)
+        self._parts = {
+            name: jax.ShapeDtypeStruct((*lead, *shape), np.float32) for name, shape in model.layout.shapes.items()
+        }
+        self._batch = model.shapes(source)
+        if has_batches:
+            self._batch = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((*lead, *leaf.shape), leaf.dtype), self._batch)
+
+        def score(parts: Any, batch: Any) -> Any:  # a new function, so that JAX traces it again
+            return convolving_in_turn(model.evaluated)(parts, batch)
+
+        function = score if jobs is None else jax.vmap(score, in_axes=(0, 0 if has_batches else None))
+        self._function = jax.jit(function)
+        self._compiled: Any = None
+
+    @property
+    def argument_bytes(self) -> int:
+        """Bytes of the parameters and batches of a call."""
+        return tree_bytes((self._parts, self._batch))
+
+    def trace(self) -> None:
+        """Trace the score; ConfigError if it fails, or does not return numbers."""
+        try:
+            jax.eval_shape(self._function, self._parts, self._batch)
+        except ConfigError:
+            raise
+        except Exception as error:  # of the user's code
+            text = f"score fails on a batch {tree_text(self._batch)}: {failure_from_error(error).text}"
+            raise ConfigError([(KEY, text)]) from error
+
+    def compile(self, poll: Poll) -> None:
+        """Compile the call, or read it from the persistent cache."""
+        if self._compiled is None:
+            self._compiled = in_thread(lambda: self._function.lower(self._parts, self._batch).compile(), poll)
+
+    def total_bytes(self) -> int:
+        """Return the bytes that the compiled call needs: arguments, results and intermediate arrays."""
+        self.compile(lambda: None)
+        statistics = self._compiled.memory_analysis()
+        names = ("argument_size_in_bytes", "output_size_in_bytes", "temp_size_in_bytes")
+        return sum(int(getattr(statistics, name, 0)) for name in names)
+
+    def compute(self, parts: Mapping[str, Any], batch: Tree, poll: Poll) -> tuple[Float64, Float64]:
+        """Return fitness and metrics, float64[jobs] and float64[jobs, metrics]; without `jobs` of one candidate.
+
+        `parts` are the parameters by name, float32[jobs, *shape], of NumPy or JAX.
+        """
+        self.compile(poll)
+
+        def compute() -> tuple[Float64, Float64]:
+            fitness, metrics = self._compiled(dict(parts), batch)
+            return np.asarray(fitness, np.float64), np.asarray(metrics, np.float64)
+
+        return in_thread(compute, poll)
+
+
+def on_device(part: Array, jobs: int) -> Any:
+    """Return a part of some candidates, [candidates, *shape], on the device, padded with zeros to `jobs` rows."""
+    if len(part) < jobs:
+        part = np.concatenate([part, np.zeros((jobs - len(part), *part.shape[1:]), part.dtype)])
+    return jax.device_put(part).block_until_ready()
+
+
+def stacked_batches(batches: Sequence[Tree], jobs: int) -> Tree:
+    """Return the batches of some candidates as one tree of arrays [jobs, ...], padded with zeros."""
+
+    def stack(*leaves: Array) -> Array:
+        rows = np.zeros((jobs, *leaves[0].shape), leaves[0].dtype)
+        rows[: len(leaves)] = leaves
+        return rows
+
+    stacked: Tree = jax.tree.map(stack, *batches)
+    return stacked
+
+
+def device_memory() -> int | None:
+    """Return the bytes of memory of the GPU that JAX computes on; None for a CPU."""
+    device = jax.devices()[0]
+    if device.platform == "cpu":
+        return None
+    return (device.memory_stats() or {}).get("bytes_limit")

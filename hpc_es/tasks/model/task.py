@@ -1,0 +1,353 @@
+"""`task: {kind: model}`: the parameters of a model, scored on batches of data.
+
+    task: {kind: model, model: "my_model:make"}
+
+`make(**model_kwargs)` returns a dict, or an object, with the initial `parameters`, `score(parameters, batch)`,
+`batch(seed)` and optionally `validation(seed)`: see `jax_model.py`. One compiled call scores `jobs_per_call`
+candidates. Results depend on this number, but not on chunks, ranks, or the place of a candidate in its call.
+
+JAX is imported when the task is built: see `devices/jax_setup.py`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from hpc_es.config.options import Count, option, options
+from hpc_es.config.registry import import_function, source_hash
+from hpc_es.config.schema import NO_NUMBERS, Reduction
+from hpc_es.core import machine
+from hpc_es.core.data import (
+    INFO,
+    Array,
+    ConfigData,
+    Float32,
+    Float64,
+    Jobs,
+    Json,
+    Outcome,
+    Poll,
+    ProblemState,
+    info_numbers,
+    row_dtype,
+)
+from hpc_es.core.errors import ConfigError, Failure, RunError, failure_from_error, failure_from_text
+from hpc_es.core.interfaces import Offers, RunContext, Searched
+from hpc_es.core.keys import Keys, Purpose
+from hpc_es.core.policy import Policy, Tree
+from hpc_es.core.population import Perturbed, Population
+from hpc_es.devices import jax_setup
+from hpc_es.policies.network import restored_generators, seed_generators
+from hpc_es.tasks.problems import PARAMETER_SPREAD, PROBE_BLOCK, VectorProblemDefaults
+
+if TYPE_CHECKING:
+    from hpc_es.tasks.model.jax_model import Model, ScoreCall, Source
+
+KEY = "task.model"
+CHECKED_SEEDS = (0, 1, 2)  # of batches that --check compares
+
+OFFERS = Offers(problems=("vectors",), compiled=True, info=True, measures_centre=True)
+
+
+@options
+class Options:
+    """`task:` with `kind: model`."""
+
+    kind: Literal["model"] = option("name of the task", "model")
+    model: str = option("'my_model:make', a function that returns a model: its parameters, score and batches")
+    model_kwargs: ConfigData = option("keywords of the function", default_factory=dict)
+    jobs_per_call: Count = option(
+        "number of candidates per compiled call, in place of mpi.chunk_size; results depend on it", 16
+    )
+    batches: Literal["generation", "pair"] = option(
+        "batches of a generation: one for all candidates, or one for each antithetic pair", "generation"
+    )
+    on_failed_evaluation: Literal["drop", "abort"] = option(
+        "action if the score of a candidate is not finite: leave it out of the update, or end the run",
+        "drop",
+        may_change=True,
+    )
+    compilation_cache: bool = option(
+        "whether compiled code is cached in the run directory, for other ranks and resumed runs", True, may_change=True
+    )
+
+
+class ModelTask:
+    """The task. It keeps the model and its compiled calls."""
+
+    spaces = None
+
+    def __init__(self, options: Options, metrics: Sequence[str] = ()) -> None:
+        """Raise ConfigError if the function fails, or returns no model; `metrics` are numbers that `score` returns."""
+        self.options, self.name = options, options.model
+        self.model = self.created(metrics)
+        self._calls: dict[tuple[Source, bool], ScoreCall] = {}
+
+    def created(self, metrics: Sequence[str] = ()) -> Model:
+        """Return the model of a new call of the user's function."""
+        jax_setup.configured_jax()
+        if "keras" not in sys.modules:
+            os.environ["KERAS_BACKEND"] = "jax"
+        from hpc_es.tasks.model.jax_model import Model
+
+        options = self.options
+        function = import_function(options.model, KEY, "my_model:make")
+        with restored_generators():
+            seed_generators(0)
+            try:
+                created = function(**options.model_kwargs)
+            except ConfigError:
+                raise
+            except Exception as error:  # of the user's code
+                raise ConfigError([(KEY, f"{options.model} fails: {failure_from_error(error).text}")]) from error
+        return Model(created, options.model, metrics)
+
+    def problem(self, searched: Searched, policy: Policy | None, keys: Keys, unit: int) -> ModelProblem:
+        """Return the problem of maximising the score."""
+        return ModelProblem(self, keys)
+
+    def training_call(self) -> ScoreCall:
+        """Return the call of `jobs_per_call` candidates."""
+        return self._call("batch", is_stacked=True)
+
+    def single_call(self, source: Source) -> ScoreCall:
+        """Return the call of one candidate on a batch of this kind, for evaluations and probes."""
+        return self._call(source, is_stacked=False)
+
+    def _call(self, source: Source, is_stacked: bool) -> ScoreCall:
+        from hpc_es.tasks.model.jax_model import ScoreCall
+
+        if (source, is_stacked) not in self._calls:
+            jobs = self.options.jobs_per_call if is_stacked else None
+            call = ScoreCall(self.model, source, jobs, is_stacked and self.options.batches == "pair")
+            self._calls[source, is_stacked] = call
+        return self._calls[source, is_stacked]
+
+    def use_what_is_compiled(self, checkpoint: Path) -> None:
+        """Use the compilation cache of a checkpoint's run, if it is trusted."""
+        if self.options.compilation_cache:
+            jax_setup.use_cache(jax_setup.existing_cache(checkpoint))
+
+    @cached_property
+    def summary(self) -> Sequence[str]:
+        """Lines of --check about parameters, batches and memory."""
+        from hpc_es.tasks.model.jax_model import bytes_text, tree_text
+
+        model, call = self.model, self.training_call()
+        evaluation = model.evaluation_source
+        lines = [
+            f"model {self.name}: {model.layout.size:,} parameters in {len(model.layout.shapes)} arrays",
+            f"batches {tree_text(model.shapes('batch'))}"
+            + (f", validation {tree_text(model.shapes(evaluation))}" if evaluation == "validation" else ""),
+            f"a call of {self.options.jobs_per_call} candidates: {bytes_text(call.total_bytes())}",
+        ]
+        return lines
+
+    def close(self) -> None:
+        """Delete the compiled calls."""
+        self._calls.clear()
+
+
+class ModelProblem(VectorProblemDefaults):
+    """The search for the parameters of a model with the highest score.
+
+    The batch of a generation, or of each of its pairs, follows from its key. Evaluations of the centre have batches of
+    `validation`, or else further ones of `batch`.
+    """
+
+    dtype = np.dtype(np.float32)
+
+    def __init__(self, task: ModelTask, keys: Keys) -> None:
+        self._task, self._keys, self.layout = task, keys, task.model.layout
+        self.chunk_size = task.options.jobs_per_call
+        self.columns = (info_numbers(len(task.model.metrics)),) if task.model.metrics else ()
+        self.evaluation_episodes = 1 if task.model.has_fixed_validation else None
+        self._cached: tuple[tuple[Source, int], Tree] | None = None  # the last batch, with its source and seed
+
+    @cached_property
+    def spread(self) -> Array:
+        return np.broadcast_to(np.float32(PARAMETER_SPREAD), (self.size,))
+
+    def initial(self, rng: np.random.Generator) -> Float32:
+        return self._task.model.initial(int(rng.integers(2**31)))
+
+    # Evaluation.
+
+    def evaluate(self, population: Population, jobs: Jobs, carried: ProblemState, poll: Poll) -> Outcome:
+        since = time.perf_counter()
+        score = self._score_together if jobs.purpose == "train" else self._score_singly
+        fitness, metrics = score(population, jobs, poll)
+        rows = np.zeros(len(jobs), row_dtype(self.columns))
+        rows["return_"] = np.where(np.isfinite(fitness), fitness, np.nan)
+        rows["length"] = 1
+        if self._task.model.metrics:
+            rows[INFO] = metrics
+        seconds = {"environment": time.perf_counter() - since}
+        return Outcome(rows, seconds=seconds, failures=self._failures(fitness, jobs))
+
+    def _failures(self, fitness: Float64, jobs: Jobs) -> list[Failure]:
+        failed = np.flatnonzero(~np.isfinite(fitness)).tolist()
+        failures = [failure_from_text(f"the score is {fitness[row]}", position=row) for row in failed]
+        if failures and self._task.options.on_failed_evaluation == "abort":
+            text = f"job {jobs.numbers[failed[0]]}: {failures[0].text}"
+            raise RunError(f"an evaluation failed and task.on_failed_evaluation is abort: {text}")
+        return failures
+
+    def _score_together(self, population: Population, jobs: Jobs, poll: Poll) -> tuple[Float64, Float64]:
+        """Return fitness, float64[jobs], and metrics, float64[jobs, metrics], in calls of `jobs_per_call`."""
+        from hpc_es.tasks.model.jax_model import on_device, stacked_batches
+
+        call, size = self._task.training_call(), self._task.options.jobs_per_call
+        results = []
+        for start in range(0, len(jobs), size):
+            rows = slice(start, start + size)
+            if self._task.options.batches == "pair":
+                seeds = [self._seed(jobs, group) for group in jobs.groups[rows]]
+                drawn = {seed: self._task.model.data("batch", seed) for seed in dict.fromkeys(seeds)}
+                batch = stacked_batches([drawn[seed] for seed in seeds], size)
+            else:
+                batch = self._data("batch", self._seed(jobs, 0))
+            parts = {name: on_device(population.part(name)[rows], size) for name in self.layout.shapes}
+            poll()
+            fitness, metrics = call.compute(parts, batch, poll)
+            count = min(size, len(jobs) - start)
+            results.append((fitness[:count], metrics[:count]))
+        return np.concatenate([one for one, _ in results]), np.concatenate([one for _, one in results])
+
+    def _score_singly(self, population: Population, jobs: Jobs, poll: Poll) -> tuple[Float64, Float64]:
+        """Return the results of evaluations or probes, in a call and with a batch for each job."""
+        source = self._task.model.evaluation_source if jobs.purpose == "evaluate" else "batch"
+        call, results = self._task.single_call(source), []
+        for row, group in enumerate(jobs.groups):
+            batch = self._data(source, self._seed(jobs, group))
+            results.append(call.compute(self._candidate(population, row), batch, poll))
+        return np.array([fitness for fitness, _ in results]), np.array([metrics for _, metrics in results])
+
+    def _candidate(self, population: Population, row: int) -> Mapping[str, Array]:
+        """Return one candidate by name, float32[*shape], without a copy if it is a centre."""
+        if isinstance(population, Perturbed) and not len(population.directions):
+            centre = 0 if population.centre_of is None else int(population.centre_of[row])
+            return self.layout.split(population.centres[centre])
+        return {name: population.part(name)[row] for name in self.layout.shapes}
+
+    def _seed(self, jobs: Jobs, group: int) -> int:
+        purpose = Purpose.ENVIRONMENT if jobs.purpose == "train" else Purpose.EVALUATION
+        block = PROBE_BLOCK if jobs.purpose == "probe" else 0
+        return self._keys.seed31(purpose, jobs.generation, group, block)
+
+    def _data(self, source: Source, seed: int) -> Tree:
+        """Return a batch, which is kept until another one is needed."""
+        if self._cached is None or self._cached[0] != (source, seed):
+            self._cached = None  # frees memory
+            self._cached = (source, seed), self._task.model.data(source, seed)
+        return self._cached[1]
+
+    # The start of a run, and --check.
+
+    def open(self, run: RunContext) -> None:
+        """Compile, one rank per node before the others, which read the cache.
+
+        Raises RunError if this rank has other parameters or batches than rank 0, as with files in the order of a
+        directory.
+        """
+        model = self._task.model
+        parts, digests = str(dict(model.layout.shapes)), "".join(model.data_digest(one, 0) for one in model.sources)
+        for what, text in (("parameters", parts), ("batches", digests)):
+            if run.call_on_rank_0(lambda text=text: text) != text:  # type: ignore[misc]
+                problem = f"rank {run.rank} has other {what} than rank 0: expected {model.name} to give every rank"
+                raise RunError(f"{KEY}: {problem} the same, for example with files and keys in a fixed order")
+        if self._task.options.compilation_cache:
+            jax_setup.use_cache(run.call_on_rank_0(lambda: jax_setup.prepare_cache(run.directory)))
+        jax_setup.compile_in_turn(run, self._compile)
+
+    def _compile(self) -> None:
+        for call in (self._task.training_call(), self._task.single_call(self._task.model.evaluation_source)):
+            call.compile(lambda: None)
+
+    def environment_info(self) -> Mapping[str, Json]:
+        """Return the device, XLA's flags and the number of candidates per call, on which results depend."""
+        return {
+            "compiled_for": {**jax_setup.compilation_info(), "jobs_per_call": self._task.options.jobs_per_call},
+        }
+
+    def check(self) -> None:
+        """Compare calls of the user's functions, and compile; ConfigError if they differ, fail or need much memory."""
+        try:
+            self._require_memory(self._task.training_call().argument_bytes)
+            self._require_same_batches()
+            self._task.training_call().trace()
+            self._require_deterministic_score()
+            self._require_memory(self._task.training_call().total_bytes())
+        except RunError as error:  # of `Model.data`
+            raise ConfigError([(KEY, str(error))]) from error
+        self._require_same_model()
+
+    def _require_same_batches(self) -> None:
+        model = self._task.model
+        for source in model.sources:
+            for seed in CHECKED_SEEDS:
+                first, second = (model.data_digest(source, seed) for _ in range(2))
+                if first != second:
+                    text = f"two calls of {source}({seed}) of {model.name} differ: expected random numbers from the"
+                    raise ConfigError([(KEY, f"{text} seed only, such as np.random.default_rng(seed)")])
+
+    def _require_deterministic_score(self) -> None:
+        """Score the initial parameters in two calls, which are traced and compiled separately."""
+        from hpc_es.tasks.model.jax_model import ScoreCall
+
+        model = self._task.model
+        source = model.evaluation_source
+        parts = self.layout.split(self.initial(self._keys.generator(Purpose.INITIAL_PARAMETERS)))
+        batch = model.data(source, 0)
+        calls = self._task.single_call(source), ScoreCall(model, source, None)
+        (first, _), (second, _) = (call.compute(parts, batch, lambda: None) for call in calls)
+        if not np.isfinite(first):
+            text = f"the score of the initial parameters is {first} on a batch of {source} of {model.name}"
+            raise ConfigError([(KEY, f"{text}: expected a finite number")])
+        if first != second:
+            text = f"two calls of score of {model.name} with the same arguments return {first:.9g} and {second:.9g}"
+            raise ConfigError([(KEY, f"{text}: expected no random numbers, unless from a key in the batch")])
+
+    def _require_memory(self, needed: int) -> None:
+        """Raise ConfigError if a call needs more bytes than the device has; GPUs of other nodes are not checked."""
+        from hpc_es.tasks.model.jax_model import bytes_text, device_memory
+
+        has = device_memory()
+        if has is None and jax_setup.configured_kind() == "cpu":
+            has = machine.memory_bytes()
+        if has is None or needed <= has:
+            return
+        jobs, size = self._task.options.jobs_per_call, self.layout.size
+        text = f"is {jobs}: a call of {jobs} candidates of {size:,} parameters (float32[{jobs}, {size}], "
+        text += (
+            f"{bytes_text(4.0 * jobs * size)}) and its intermediate arrays need {bytes_text(needed)}, but the device"
+        )
+        remedy = f"try {max(1, int(jobs * has / needed))}" if jobs > 1 else "choose a smaller model or batch"
+        raise ConfigError([("task.jobs_per_call", f"{text} has {bytes_text(has)}: {remedy}")])
+
+    def _require_same_model(self) -> None:
+        """Raise ConfigError if a second call of the user's function returns another model."""
+        seed = 1
+        if self._task.created().digest(seed) != self._task.model.digest(seed):
+            text = f"{self._task.name} returns other parameters or batches when it is called again, as every rank does"
+            remedy = "expected random numbers from a fixed seed, and parameters from a function of a seed"
+            raise ConfigError([(KEY, f"{text}: {remedy}")])
+
+
+def sources(section: ConfigData, directory: Path) -> dict[str, str]:
+    """Return the SHA-256 of the module of the model, which is not imported."""
+    name = str(section.get("model", ""))
+    return {name: source_hash(name)}
+
+
+def build(options: Options, repetition: int = 0, info: Mapping[str, Reduction] = NO_NUMBERS) -> ModelTask:
+    """Return the task; `info` has the numbers of `score` that become metrics."""
+    return ModelTask(options, tuple(info))

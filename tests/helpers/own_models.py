@@ -1,0 +1,152 @@
+"""Models of every kind that `task: {kind: model}` takes, as a user writes them, and wrong ones.
+
+model: tests.helpers.own_models:line
+"""
+
+from __future__ import annotations
+
+import itertools
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+SLOPE = np.array([2.0, -1.0], np.float32)  # of the data
+
+
+def points(seed: int, rows: int = 8) -> Any:
+    """Points of the plane y = x . SLOPE + 1: float32[rows, 2] and float32[rows]."""
+    x = np.random.default_rng(seed).standard_normal((rows, 2)).astype(np.float32)
+    return x, x @ SLOPE + np.float32(1)
+
+
+def squares(parameters: Any, batch: Any) -> Any:
+    """The negative mean of squared errors, and the mean of absolute ones."""
+    import jax.numpy as jnp
+
+    x, y = batch
+    errors = x @ parameters["slope"] + parameters["offset"]["bias"] - y
+    return -jnp.mean(errors**2), {"absolute": jnp.mean(jnp.abs(errors)), "rows": jnp.float32(len(x))}
+
+
+def line(rows: int = 8) -> Any:
+    """A dict of functions; parameters are zeros."""
+    return {
+        "parameters": {"slope": np.zeros(2, np.float32), "offset": {"bias": np.zeros((), np.float32)}},
+        "score": squares,
+        "batch": lambda seed: points(seed, rows),
+        "validation": lambda: points(1000, 100),
+    }
+
+
+def drawn() -> Any:
+    """An object whose parameters are a function of a seed, in half precision; evaluations have further batches."""
+    import jax
+
+    def parameters(seed: int) -> Any:
+        return {"slope": jax.random.normal(jax.random.key(seed), (2,), "bfloat16"), "offset": {"bias": np.float32(0.5)}}
+
+    return SimpleNamespace(parameters=parameters, score=squares, batch=points)
+
+
+def keras_line() -> Any:
+    """A Keras model with a layer that acts differently in training."""
+    import keras
+
+    def build(seed: int) -> Any:
+        layers = [keras.Input((2,)), keras.layers.Dense(3, "tanh"), keras.layers.Dropout(0.5), keras.layers.Dense(1)]
+        return keras.Sequential(layers)
+
+    def score(model: Any, batch: Any) -> Any:
+        x, y = batch
+        return -((model(x)[:, 0] - y) ** 2).mean()
+
+    return {"parameters": build, "score": score, "batch": points}
+
+
+def convolving() -> Any:
+    """A convolution, which is computed one candidate after the other on a CPU."""
+    import jax
+
+    def score(parameters: Any, batch: Any) -> Any:
+        result = jax.lax.conv(batch, parameters["kernel"], (1, 1), "VALID")
+        return -(result**2).mean()
+
+    def batch(seed: int) -> Any:
+        return np.random.default_rng(seed).standard_normal((2, 1, 5, 5)).astype(np.float32)
+
+    return {"parameters": {"kernel": np.ones((2, 1, 3, 3), np.float32)}, "score": score, "batch": batch}
+
+
+def sometimes_infinite() -> Any:
+    """The score of candidates with a positive slope is infinite."""
+    import jax.numpy as jnp
+
+    def score(parameters: Any, batch: Any) -> Any:
+        return jnp.where(parameters["slope"][0] > 0, jnp.inf, squares(parameters, batch)[0])
+
+    return {**line(), "score": score}
+
+
+def large(size: int) -> Any:
+    """A vector of this size, whose score is cheap."""
+    return {
+        "parameters": lambda seed: {"weights": np.full(size, 0.01, np.float32)},
+        "score": lambda parameters, batch: -((parameters["weights"] - batch) ** 2).mean(),
+        "batch": lambda seed: np.float32(seed % 7),
+    }
+
+
+# Wrong ones.
+
+COUNTER = itertools.count()
+
+
+def integers() -> Any:
+    """A tree with an array of whole numbers."""
+    return {**line(), "parameters": {"slope": np.zeros(2, np.float32), "steps": np.zeros(3, np.int32)}}
+
+
+def without_score() -> Any:
+    """No score."""
+    return {"parameters": np.zeros(2), "batch": points}
+
+
+def misspelt() -> Any:
+    """A member of another name."""
+    return {**line(), "validations": points}
+
+
+def vector_score() -> Any:
+    """A score that is not one number."""
+    return {**line(), "score": lambda parameters, batch: batch[1]}
+
+
+def nan_score() -> Any:
+    """A score that is not finite."""
+    return {**line(), "score": lambda parameters, batch: squares(parameters, batch)[0] * np.nan}
+
+
+def random_score() -> Any:
+    """A score that differs from call to call."""
+    return {**line(), "score": lambda parameters, batch: squares(parameters, batch)[0] - next(COUNTER)}
+
+
+def growing_batches() -> Any:
+    """Batches of changing shape."""
+    return {**line(), "batch": lambda seed: points(seed, 8 + seed)}
+
+
+def random_batches() -> Any:
+    """Batches that do not follow from the seed."""
+    return {**line(), "batch": lambda seed: points(next(COUNTER))}
+
+
+def random_parameters() -> Any:
+    """Parameters that differ from call to call."""
+    return {**line(), "parameters": {"slope": np.full(2, next(COUNTER), np.float32), "offset": {"bias": np.zeros(())}}}
+
+
+def failing_score() -> Any:
+    """A score that raises."""
+    return {**line(), "score": lambda parameters, batch: parameters["slop"]}

@@ -1,0 +1,186 @@
+"""Whole runs of `task: {kind: model}`: results on any ranks and after a kill; evaluation, export, loading."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("jax", reason="JAX is not installed here: make test-jax")
+import hpc_es
+from hpc_es.api.evaluate import EvaluationRequest, evaluate_all, prepare_all
+from hpc_es.cli import main
+from hpc_es.config.loading import validate
+from hpc_es.mpi.world import World
+from hpc_es.training import check as checking
+from tests.helpers import runs
+from tests.helpers.harness import ROOT, Finished, Job, start
+from tests.helpers.own_models import SLOPE
+
+MODELS = "tests.helpers.own_models"
+TINY = f"""
+seed: 1
+task: {{kind: model, model: "{MODELS}:sometimes_infinite", jobs_per_call: 4}}
+algorithm: {{kind: es, population_size: 14, sigma: 0.1, optimizer: {{kind: adam, learning_rate: 0.1}}}}
+noise: {{kind: counter}}
+evaluation: {{interval: 2}}
+checkpoint: {{interval: 1, interval_seconds: 0, keep_last: 1000, full_interval: 3}}
+stop: {{generations: 6}}
+report: {{plot_interval_seconds: 0}}
+"""
+
+
+def begin(ranks: int, run: Path, *overrides: str) -> Job:
+    config = runs.tiny(run.parent, TINY)
+    return start(ranks, ("-m", "hpc_es.main", str(config), "--output", str(run), *overrides), None, ROOT)
+
+
+def finished(ranks: int, run: Path, *overrides: str) -> Finished:
+    with begin(ranks, run, *overrides) as job:
+        done = job.wait(120)
+    assert done.status == 0, str(done)
+    return done
+
+
+def config(name: str = "line", algorithm: Any = None, **sections: Any) -> Any:
+    return validate(
+        {
+            "seed": 1,
+            "task": {"kind": "model", "model": f"{MODELS}:{name}", "jobs_per_call": 8, "compilation_cache": False},
+            "algorithm": {
+                **{"kind": "es", "population_size": 32, "sigma": 0.1},
+                "optimizer": {"kind": "adam", "learning_rate": 0.2},
+                **(algorithm or {}),
+            },
+            "noise": {"kind": "counter"},
+            "evaluation": {"interval": 1},
+            "report": {"plot_interval_seconds": 0},
+            "stop": {"generations": 2},
+            **sections,
+        }
+    )
+
+
+def trained(run: Path, *arguments: Any, **sections: Any) -> list[dict[str, Any]]:
+    return list(hpc_es.train(config(*arguments, **sections), run))
+
+
+def output(capsys: pytest.CaptureFixture[str], arguments: Sequence[str]) -> str:
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as left:
+        main(arguments)
+    assert not left.value.code
+    return capsys.readouterr().out
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One rank, and a checkpoint of each generation."""
+    run = tmp_path_factory.mktemp("reference") / "run"
+    finished(1, run)
+    return run
+
+
+@pytest.mark.parametrize("overrides", [(3,), (2, "mpi.update=replicated", "mpi.chunk_size=5")])
+def test_results_do_not_depend_on_ranks_and_update(reference: Path, tmp_path: Path, overrides: tuple[Any, ...]) -> None:
+    ranks, *others = overrides
+    finished(ranks, tmp_path / "run", *others)
+    runs.assert_same(tmp_path / "run", reference)
+
+
+def test_killed_run_resumes_on_other_ranks(reference: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with begin(2, run, "stop.generations=100000") as job:
+        runs.wait_for(lambda: runs.generation(run) > 3, 120.0)
+        job.kill()
+    finished(3, run, f"stop.generations={runs.newest(run).state.generation + 2}")
+    longer = tmp_path / "longer"
+    finished(1, longer, f"stop.generations={runs.newest(run).state.generation}")
+    assert runs.digest(runs.newest(run)) == runs.digest(runs.newest(longer))
+    assert runs.rows(run) == runs.rows(longer)
+
+
+def test_reference_run_covers_failures_and_records_the_call(reference: Path) -> None:
+    """Otherwise the comparisons above would cover less than intended."""
+    assert sum(row["failed_episodes"] for row in runs.rows(reference)) > 0
+    compiled = runs.newest(reference).provenance["compiled_for"]
+    assert (compiled["platform"], compiled["jobs_per_call"]) == ("cpu", 4)
+
+
+def test_es_finds_the_plane_and_the_best_parameters_are_loaded_evaluated_and_exported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    rows = trained(run, stop={"generations": 60}, report={"plot_interval_seconds": 0, "info": ["absolute"]})
+    assert rows[0]["evaluation_return_mean"] < -3  # the mean of 1 + x . x with a variance of 5
+    assert rows[-1]["evaluation_return_mean"] > -0.05
+    assert rows[-1]["evaluation_info_absolute"] < 0.2
+    assert rows[-1]["episodes_total"] == 60 * 32
+    model = hpc_es.load_model(run, "last", trust=True)
+    assert model.parameters["slope"] == pytest.approx(SLOPE, abs=0.1)
+    assert model.parameters["offset"]["bias"] == pytest.approx(1, abs=0.1)
+    result = json.loads(output(capsys, ["eval", str(run), "--which", "last", "--trust", "--json"]))
+    assert (result["episodes"], result["model"]) == (1, f"{MODELS}:line")
+    assert 0 < result["info_absolute"] < 0.2
+    prepared = prepare_all(run, lambda source: source, trust=True)
+    every = evaluate_all(World("none"), prepared, EvaluationRequest(5, 0), lambda source: source, trust=True)
+    assert [row["snapshot"] for row in every][-1] == "best.h5"
+    assert every[-2]["return_mean"] == result["return_mean"]
+    output(capsys, ["export", str(run), str(tmp_path / "theta.npz"), "--which", "last", "--trust"])
+    with zipfile.ZipFile(tmp_path / "theta.npz") as archive:
+        assert archive.namelist() == ["offset/bias.npy", "slope.npy"]
+    with np.load(tmp_path / "theta.npz") as arrays:
+        assert arrays["slope"].tobytes() == model.arrays["slope"].tobytes()
+
+
+def test_keras_model_is_trained_and_exported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    keras = pytest.importorskip("keras")
+    run = tmp_path / "run"
+    trained(run, "keras_line")
+    output(capsys, ["export", str(run), str(tmp_path / "line.keras"), "--which", "last", "--trust"])
+    model = keras.saving.load_model(tmp_path / "line.keras", compile=False)
+    weights = np.concatenate([np.ravel(variable.value) for variable in model.trainable_variables])
+    assert weights.tobytes() == runs.newest(run).state.theta.tobytes()
+
+
+def test_policy_is_not_loaded_from_a_run_of_a_model(reference: Path) -> None:
+    with pytest.raises(Exception, match=r"hpc_es\.load_model loads it"):
+        hpc_es.load_policy(reference, trust=True)
+
+
+def test_check_shows_parameters_batches_and_memory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert checking.check(config(report={"info": ["absolute"]}), ranks=2, output=tmp_path / "run") == 0
+    text = capsys.readouterr().out
+    assert f"model {MODELS}:line: 3 parameters in 2 arrays" in text
+    assert "batches (float32[8, 2], float32[8]), validation (float32[100, 2], float32[100])" in text
+    assert "chunks: 8 jobs (task.jobs_per_call)" in text
+    assert "a call of 8 candidates: " in text
+
+
+STRATEGIES: dict[str, dict[str, Any]] = {
+    "ars": {"population_size": 16, "top_directions": 4},
+    "cma_es": {"sigma": 0.3},
+    "cr_fm_nes": {"sigma": 0.3},
+    "deep_ga": {"population_size": 16, "validate_top": 2, "validation_episodes": 3},
+    "es": {"population_size": 16},
+    "pgpe": {"population_size": 16},
+    "sep_cma_es": {"sigma": 0.3},
+    "snes": {"sigma": 0.3},
+    "xnes": {"sigma": 0.3},
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", STRATEGIES)
+def test_every_strategy_on_vectors_improves_the_score(kind: str, tmp_path: Path) -> None:
+    algorithm = {"kind": kind, **STRATEGIES[kind]}
+    task = {"kind": "model", "model": f"{MODELS}:line", "jobs_per_call": 8, "compilation_cache": False}
+    settings: dict[str, Any] = {"seed": 1, "task": task, "algorithm": algorithm, "stop": {"generations": 40}}
+    settings |= {"evaluation": {"interval": 1}, "report": {"plot_interval_seconds": 0}}
+    rows = list(hpc_es.train(validate(settings), tmp_path / "run"))
+    assert rows[-1]["evaluation_return_mean"] > rows[0]["evaluation_return_mean"]

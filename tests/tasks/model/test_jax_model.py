@@ -1,0 +1,222 @@
+"""Models as users write them: parameters by name, scores in compiled calls of several candidates, batches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("jax", reason="JAX is not installed here: make test-jax")
+from hpc_es.core.data import Jobs, Outcome
+from hpc_es.core.errors import ConfigError
+from hpc_es.core.keys import Keys
+from hpc_es.core.population import Explicit, unperturbed
+from hpc_es.tasks.model.task import ModelTask, Options, build
+from tests.helpers import own_models
+
+MODELS = "tests.helpers.own_models"
+POINTS = np.array([[2, -1, 1], [0, 0, 0], [1, 1, 0], [3, -1, 1], [2, 0, -1]], np.float32)  # slope and bias
+
+
+def task(name: str = "line", metrics: tuple[str, ...] = (), **settings: Any) -> ModelTask:
+    return build(Options(model=f"{MODELS}:{name}", **settings), info=dict.fromkeys(metrics, "final"))  # type: ignore[arg-type]
+
+
+def evaluated(created: ModelTask, vectors: Any, purpose: Any = "train", groups: Any = None, first: int = 0) -> Outcome:
+    problem = created.problem("vectors", None, Keys(5), 16)
+    numbers = range(first, first + len(vectors))
+    jobs = Jobs(3, numbers, [number // 2 for number in numbers] if groups is None else groups, purpose)
+    return problem.evaluate(
+        Explicit(problem.layout, np.asarray(vectors, np.float32)), jobs, problem.carried(), lambda: None
+    )
+
+
+def by_hand(vector: Any, batch: Any) -> tuple[float, float]:
+    """Negative mean square and mean absolute error of slope and bias."""
+    x, y = batch
+    errors = x.astype(np.float64) @ vector[:2] + vector[2] - y
+    return -float(np.mean(errors**2)), float(np.mean(np.abs(errors)))
+
+
+def batch_seed(purpose: int, group: int) -> int:
+    return Keys(5).seed31(purpose, 3, group)  # type: ignore[arg-type]
+
+
+# Parameters.
+
+
+def test_tree_is_a_vector_with_the_paths_as_names() -> None:
+    model = task().model
+    assert dict(model.layout.shapes) == {"offset/bias": (), "slope": (2,)}
+    assert model.initial(0).tolist() == [0.0, 0.0, 0.0]
+
+
+def test_parameters_of_a_seed_keep_float32_masters_of_half_precision() -> None:
+    import jax
+
+    model = task("drawn").model
+    first = model.initial(7)
+    assert first.dtype == np.float32
+    assert first[1:].tolist() == np.asarray(jax.random.normal(jax.random.key(7), (2,), "bfloat16"), np.float32).tolist()
+    assert model.initial(7).tobytes() == first.tobytes() != model.initial(8).tobytes()
+    tree = model.parameters.restored(first)
+    assert (str(tree["slope"].dtype), tree["offset"]["bias"].dtype) == ("bfloat16", np.float32)
+
+
+def test_score_gets_the_dtypes_of_the_tree() -> None:
+    """1/3 is 0.333984375 in bfloat16, whose 8 bits of precision are those of 171/512."""
+    problem_task = task("drawn")
+    vector = np.array([0, 1 / 3, 0], np.float32)
+    outcome = evaluated(problem_task, [vector])
+    x, y = own_models.points(batch_seed(4, 0))
+    errors = x[:, 0] * 0.333984375 - y
+    assert outcome.rows["return_"][0] == pytest.approx(-np.mean(errors**2), rel=1e-5)
+
+
+def test_keras_model_is_called_with_the_weights_of_the_candidate_and_without_dropout() -> None:
+    pytest.importorskip("keras")
+    created = task("keras_line")
+    shapes = created.model.layout.shapes
+    assert list(shapes.values()) == [(2, 3), (3,), (3, 1), (1,)]
+    assert next(iter(shapes)).endswith("kernel")
+    vector = created.model.initial(3)
+    kernel, bias, last, offset = (part for part in created.model.layout.split(vector).values())
+    x, y = own_models.points(batch_seed(4, 0))
+    expected = -np.mean((np.tanh(x @ kernel + bias) @ last + offset - y[:, None]) ** 2)
+    assert evaluated(created, [vector]).rows["return_"][0] == pytest.approx(expected, rel=1e-5)
+    assert created.model.initial(3).tobytes() == vector.tobytes() != created.model.initial(4).tobytes()
+    restored = created.model.parameters.restored(vector)
+    assert np.asarray(restored.trainable_variables[0].value).tobytes() == kernel.tobytes()
+
+
+# Scores.
+
+
+def test_candidates_of_a_generation_have_one_batch() -> None:
+    outcome = evaluated(task(metrics=("absolute",), jobs_per_call=2), POINTS)
+    batch = own_models.points(batch_seed(4, 0))
+    expected = [by_hand(vector[[1, 2, 0]], batch) for vector in POINTS]  # the bias comes first in the vector
+    assert outcome.rows["return_"] == pytest.approx([fitness for fitness, _ in expected], rel=1e-4, abs=1e-6)
+    assert outcome.rows["info"][:, 0] == pytest.approx([absolute for _, absolute in expected], rel=1e-4, abs=1e-6)
+    assert outcome.rows["length"].tolist() == [1] * 5
+
+
+def test_each_pair_can_have_a_batch_of_its_own() -> None:
+    outcome = evaluated(task(batches="pair", jobs_per_call=4), POINTS)
+    for row, vector in enumerate(POINTS):
+        expected, _ = by_hand(vector[[1, 2, 0]], own_models.points(batch_seed(4, row // 2)))
+        assert outcome.rows["return_"][row] == pytest.approx(expected, rel=1e-4, abs=1e-6)
+
+
+@pytest.mark.parametrize("name", ["line", "convolving"])
+@pytest.mark.parametrize("batches", ["generation", "pair"])
+def test_result_of_a_candidate_does_not_depend_on_its_place_and_neighbours(name: str, batches: Any) -> None:
+    created = task(name, batches=batches, jobs_per_call=4)
+    rng = np.random.default_rng(1)
+    vectors = rng.standard_normal((4, created.model.layout.size)).astype(np.float32)
+    groups = [0, 1, 2, 3]
+    whole = evaluated(created, vectors, groups=groups).rows["return_"]
+    backwards = evaluated(created, vectors[::-1], groups=groups[::-1]).rows["return_"]
+    alone = [evaluated(created, vectors[i : i + 1], groups=[i]).rows["return_"][0] for i in groups]
+    assert whole.tobytes() == backwards[::-1].tobytes() == np.array(alone).tobytes()
+
+
+def test_evaluations_use_the_validation_data() -> None:
+    created = task()
+    assert created.problem("vectors", None, Keys(5), 16).evaluation_episodes == 1  # it has no seed
+    outcome = evaluated(created, POINTS[:1], "evaluate", [0])
+    expected, _ = by_hand(POINTS[0][[1, 2, 0]], own_models.points(1000, 100))
+    assert outcome.rows["return_"][0] == pytest.approx(expected, rel=1e-4)
+
+
+def test_evaluations_without_validation_data_have_further_batches() -> None:
+    created = task("drawn")
+    assert created.problem("vectors", None, Keys(5), 16).evaluation_episodes is None
+    problem = created.problem("vectors", None, Keys(5), 16)
+    vector = np.array([0, 1, 0], np.float32)  # the bias comes first
+    jobs = Jobs(3, range(2), [0, 1], "evaluate")
+    rows = problem.evaluate(unperturbed(problem.layout, vector, 2), jobs, problem.carried(), lambda: None).rows
+    for row in range(2):
+        expected, _ = by_hand(vector[[1, 2, 0]], own_models.points(batch_seed(7, row)))
+        assert rows["return_"][row] == pytest.approx(expected, rel=1e-4)
+
+
+def test_candidate_with_an_infinite_score_is_dropped() -> None:
+    outcome = evaluated(task("sometimes_infinite"), [[0, 1, 0], [0, -1, 0]])
+    assert np.isnan(outcome.rows["return_"]).tolist() == [True, False]
+    assert [(failure.position, failure.text) for failure in outcome.failures] == [(0, "the score is inf")]
+
+
+# Refusals.
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        (
+            "integers",
+            "from tests.helpers.own_models:integers, found 'steps' int32[3] (12 bytes)",
+        ),
+        ("without_score", "found dict without score"),
+        ("misspelt", "found 'validations'; did you mean 'validation'?"),
+        ("missing", "there is no 'missing' in tests.helpers.own_models"),
+    ],
+)
+def test_wrong_model_is_refused_when_it_is_built(name: str, text: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        task(name)
+    assert text in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("vector_score", "found float32[8] as fitness: take its mean"),
+        ("nan_score", "the score of the initial parameters is nan on a batch of validation"),
+        ("random_score", "two calls of score of tests.helpers.own_models:random_score with the same arguments return"),
+        (
+            "growing_batches",
+            "returns (float32[9, 2], float32[9]), but an earlier call returned (float32[8, 2], float32[8])",
+        ),
+        ("random_batches", "two calls of batch(0) of tests.helpers.own_models:random_batches differ"),
+        ("random_parameters", "returns other parameters or batches when it is called again"),
+        (
+            "failing_score",
+            "fails on a batch (float32[8, 2], float32[8]): KeyError: 'slop'",
+        ),
+    ],
+)
+def test_wrong_model_is_refused_by_check(name: str, text: str) -> None:
+    problem = task(name, jobs_per_call=2).problem("vectors", None, Keys(5), 16)
+    with pytest.raises(ConfigError) as caught:
+        problem.check()
+    assert text in str(caught.value)
+
+
+def test_model_that_does_not_fit_the_memory_is_refused_before_it_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """16 candidates of a million numbers of 4 bytes are 64 MB; 50 MB have room for 12."""
+    from hpc_es.core import machine
+
+    monkeypatch.setattr(machine, "memory_bytes", lambda: 50_000_000)
+    problem = task("large", model_kwargs={"size": 1_000_000}).problem("vectors", None, Keys(5), 16)
+    with pytest.raises(ConfigError) as caught:
+        problem.check()
+    text = "task.jobs_per_call: is 16: a call of 16 candidates of 1,000,000 parameters (float32[16, 1000000], 64 MB)"
+    assert str(caught.value).startswith(text)
+    assert "need 64 MB, but the device has 50 MB: try 12" in str(caught.value)
+
+
+def test_unknown_metric_is_refused() -> None:
+    problem = task(metrics=("absolut",)).problem("vectors", None, Keys(5), 16)
+    with pytest.raises(ConfigError) as caught:
+        problem.check()
+    assert str(caught.value).startswith("report.info: has 'absolut', which score of tests.helpers.own_models:line does")
+    assert "did you mean 'absolute'?" in str(caught.value)
+
+
+def test_good_models_pass_the_check() -> None:
+    for name in ("line", "drawn", "convolving"):
+        created = task(name, jobs_per_call=2)
+        created.problem("vectors", None, Keys(5), 16).check()
+        assert created.summary[0].startswith(f"model {MODELS}:{name}: ")
