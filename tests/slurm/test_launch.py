@@ -36,6 +36,41 @@ def test_sixteen_ranks_on_two_nodes_all_evaluate(cluster: Cluster, shared: Path)
     assert "will be idle" not in done.stdout + done.stderr
 
 
+PRINTING = """
+import time, hpc_es
+
+def cost(x, directory):
+    print(repr(x[0]))
+    with open(f"{directory}/rank_{hpc_es.rank()}", "a") as file:
+        file.write(f"{x[0]!r}\\n")
+    time.sleep(0.01)
+    return x[0] ** 2
+"""
+
+
+def test_logs_of_ranks_on_both_nodes_have_each_line_after_a_kill(cluster: Cluster, shared: Path) -> None:
+    (shared / "printing.py").write_text(PRINTING)
+    task = {"kind": "function", "function": "printing:cost", "dimension": 1, "arguments": {"directory": str(shared)}}
+    config = {"task": task, "algorithm": {"kind": "snes", "population_size": 40}, "report": {"rank_logs": True}}
+    (shared / "printing.yaml").write_text(json.dumps({**config, "stop": {"generations": 10_000}}))
+    printed = [shared / f"rank_{rank}" for rank in range(4)]
+
+    def lines(path: Path) -> list[str]:
+        return path.read_text().splitlines() if path.exists() else []
+
+    with step(cluster, 4, ["-m", "hpc_es.main", str(shared / "printing.yaml"), "--output", str(shared / "run")]) as job:
+        runs.wait_for(lambda: all(len(lines(path)) > 50 for path in printed))
+        job.kill()
+        assert "generation 1 of 10000" in job.stdout
+    hosts = set()
+    for rank, path in enumerate(printed):
+        title, *log = lines(shared / "run" / "logs" / f"rank_{rank:04d}.txt")
+        assert f"rank {rank} of 4 on " in title
+        hosts.add(title.split(" on ")[1].partition(",")[0])
+        assert log[: len(lines(path))] == lines(path) and len(log) <= len(lines(path)) + 1
+    assert hosts == {"n1", "n2"} or not cluster.apart
+
+
 def test_mpiexec_inside_an_allocation_equals_one_process(cluster: Cluster, shared: Path, reference: Path) -> None:
     mpiexec = str(Path(PYTHON).parent / "mpiexec")
     command = ["salloc", "-N2", "-n4", mpiexec, "-n", "4", PYTHON, *runs.command(shared / "run")]
