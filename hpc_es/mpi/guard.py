@@ -43,6 +43,7 @@ def guarded(body: Callable[[], int]) -> NoReturn:
         status = _end_all_ranks(error)
     for number in Signals.HANDLED:  # the status is final, but srun sends SIGTERM when a rank ends with another one
         signal.signal(number, signal.SIG_IGN)
+    signal.setitimer(signal.ITIMER_REAL, 0)  # Python removes its handler of SIGALRM before it has ended
     world = joined()
     if world is not None:
         world.finalize()

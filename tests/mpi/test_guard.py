@@ -235,3 +235,25 @@ def test_harness_ends_hanging_processes() -> None:
         done = job.wait(2)
         assert done.timed_out and done.seconds < 5
         assert job.pids() == {}
+
+
+AT_EXIT = """
+    import signal
+    import hpc_es.mpi.guard as guard
+    guard.by_srun = lambda environ: True
+
+    class Slow:
+        def __del__(self, sleep=time.sleep):
+            sleep(1.5)
+
+    sys.modules["slow"] = Slow()  # deleted after Python has removed its signal handlers
+    guard.Signals()
+    os.kill(os.getpid(), signal.SIGTERM)
+    return 75
+"""
+
+
+def test_timer_of_hang_checks_does_not_end_a_process_that_exits_slowly() -> None:
+    """Under srun, SIGTERM starts a timer whose default action would be the exit status -14."""
+    done = python(guarded(AT_EXIT), 30)
+    assert done.status == 75 and done.seconds > 1.5, str(done)
