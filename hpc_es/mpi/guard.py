@@ -79,7 +79,8 @@ def _end_all_ranks(error: BaseException) -> int:
     if isinstance(error, SystemExit) and status == 0 and joined() is None:
         return 0  # such as --help, on all ranks
     if rank != 0:
-        time.sleep(RANK_0_LEAD_SECONDS)
+        world = joined()
+        (time.sleep if world is None else world.deliver)(RANK_0_LEAD_SECONDS)
     if isinstance(error, LaunchError) and rank != 0:  # tasks that are not connected cannot end each other
         message = message.partition("\n")[0] if error.__cause__ else ""  # the library may be missing on this host only
     text = message if rank == 0 and isinstance(error, UserError) else tagged(message, rank, size)

@@ -7,6 +7,7 @@ rank needs no MPI library.
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import os
 import socket
@@ -300,6 +301,15 @@ class World(Waiting):
             return
         self._release_sends()
         self._sending.append(self.comms.messages.Isend([message, self.comms.mpi.INT64_T], dest, tag))
+
+    def deliver(self, seconds: float) -> None:
+        """Sleep, and let MPI transfer pending messages meanwhile: to another node a message may need several calls."""
+        limit = time.monotonic() + seconds
+        while (left := limit - time.monotonic()) > 0:
+            if self.comms:
+                with contextlib.suppress(Exception):  # MPI itself may have failed
+                    self.comms.messages.Iprobe()
+            time.sleep(min(left, MAX_SLEEP_SECONDS))
 
     def receive_any(self) -> tuple[int, int, Int64] | None:
         """Return (source, tag, values) of a message that has arrived, or None."""
