@@ -260,7 +260,7 @@ def _generation(parts: Parts, state: State, timings: Timings, size: int) -> Stat
     timings.blocks = len(results.blocks)
     timings.sums = sum(array.nbytes for block in results.blocks for array in block.values())
     timings.jobs.append(len(results.rows))
-    timings.rounds.append(generation.round)
+    timings.rounds.append(generation.round - 1)  # the last call of `next_chunks` returned none
     timings.timesteps.append(int(results.rows["length"].sum()))
     timings.lengths = results.rows["length"].tolist()
     return following
