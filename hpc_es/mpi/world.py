@@ -293,8 +293,8 @@ class World(Waiting):
     # Messages: int64[...] from one rank to another, in order between two ranks.
 
     def send(self, dest: int, tag: int, values: Sequence[int] | Int64) -> None:
-        """Start sending and return immediately."""
-        message = np.array(values, np.int64)
+        """Start sending and return immediately; `values` must not be changed afterwards."""
+        message = np.asarray(values, np.int64)
         if not self.comms:
             assert dest == 0, f"no rank {dest} in a world of one rank"
             self._own_messages.append((tag, message))

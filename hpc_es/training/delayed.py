@@ -2,34 +2,41 @@
 
 Generation t needs the updates up to t - delay only (see `algorithms/common/delay.py`), so up to delay + 1 generations
 are open at the same time. Rank 0 hands out their chunks, those of the oldest one first, collects the rows, and makes
-each update when its generation is complete. While ranks evaluate, they exchange messages only: a collective operation
-would wait for all of them. Results do not depend on which rank was ready first.
+each update as soon as its generation is complete, even between the steps of a chunk that it evaluates itself; the
+caller records the updates afterwards, in order. While ranks evaluate, they exchange messages only: a collective
+operation would wait for all of them. Results do not depend on which rank was ready first.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
 from hpc_es.algorithms.common.delay import DelayLine
-from hpc_es.core.data import Array, Arrays, Chunk, Outcome, Purpose, State
+from hpc_es.core.data import Array, Arrays, Chunk, Outcome, Poll, Purpose, State
+from hpc_es.core.errors import RunError
 from hpc_es.mpi.scheduler import Work
-from hpc_es.mpi.world import World, decode, encode, from_words, to_words
+from hpc_es.mpi.world import Int64, World, decode, encode, from_words, to_words
 from hpc_es.training.build import Parts
 from hpc_es.training.chunking import CutPlan
 from hpc_es.training.executors import MpiExecutor, add_headers, gathered_here
-from hpc_es.training.generation import HEADER, Evaluated, Generation
+from hpc_es.training.generation import HEADER, Evaluated, Generation, Update
 
 TASK = 7  # tag of messages to workers, in addition to those of Work
 PURPOSES: tuple[Purpose, ...] = ("train", "probe", "evaluate")
 ARRAY, LEARNED, SHARED, FAILURES = "array/", "learned/", "shared/", "failures"
-TASKS_AHEAD = 2  # tasks of a worker, including the one that it evaluates
+AHEAD_SECONDS = 0.02  # mean of chunks below which workers get the next one ahead, since they would wait for the answer
+SHARED_UPDATE_SECONDS = 0.005  # of the blocks of an update; waiting workers compute some of them if it takes longer
+
+Key = tuple[int, int]  # number of a generation and index of a chunk
+Apply = Callable[[State, Evaluated, State], Update]  # called with the newest state, results, and the measured state
 
 
 @dataclass
@@ -42,9 +49,27 @@ class OpenGeneration:
     missing: int = 0  # chunks of the current round without an outcome
     outcomes: dict[int, Outcome] = field(default_factory=dict)  # by chunk index
     sent: set[tuple[int, bool]] = field(default_factory=set)  # workers that have its state: of jobs, or of evaluations
+    messages: dict[bool, Int64] = field(default_factory=dict)  # these two states as messages, if they were sent
+    is_prepared: bool = False
+    blocks: dict[int, Arrays] = field(default_factory=dict)  # of the update, as far as they are known
+
+    def state_message(self, is_evaluation: bool) -> Int64:
+        """Return the message with the state of jobs or of evaluations, int64[...]."""
+        if is_evaluation not in self.messages:
+            state = self.measured if is_evaluation else self.generation.state
+            number = np.array([self.generation.number, is_evaluation], np.int64)
+            arrays = {SHARED + name: array for name, array in state.shared.items()}
+            self.messages[is_evaluation] = to_words(encode({"state": number, **arrays}))
+        return self.messages[is_evaluation]
 
 
-Key = tuple[int, int]  # number of a generation and index of a chunk
+@dataclass(frozen=True)
+class FinishedGeneration:
+    """A generation whose update is made, on rank 0."""
+
+    evaluated: Evaluated
+    measured: State  # what its evaluation measured
+    update: Update | None  # None: it raises RunError
 
 
 class DelayedPhase:
@@ -55,55 +80,52 @@ class DelayedPhase:
         assert executor.reports is not None
         self._reports = executor.reports
         self._open: dict[int, OpenGeneration] = {}
+        self._finished: deque[FinishedGeneration] = deque()
         self._queue: deque[Key] = deque()
         self._chunks: dict[Key, Chunk] = {}
         self._tasks: dict[int, int] = {}  # number of tasks that each worker has
+        self._chunk_seconds = math.inf  # of recent chunks, a moving average
         self._has_new_chunks = False  # which may be for workers whose outcomes arrived earlier
-        self._is_ending = False
+        self._blocks_sent = 0  # blocks that workers compute
+        self._block_seconds = 0.0  # of a block of the last update, on rank 0
 
     # Rank 0.
 
     def generations(
         self,
-        current: Callable[[], State],
+        state: State,
+        apply: Apply,
         may_open: Callable[[int], bool],
         evaluation_jobs: Callable[[int], int],
         plan: Callable[[], CutPlan],
-    ) -> Generator[tuple[Evaluated, State]]:
-        """Yield (results, state that the evaluation measured) of one generation after the other, on rank 0.
+    ) -> Generator[FinishedGeneration]:
+        """Yield one generation after the other, on rank 0, with its update.
 
-        The caller applies each to the state that `current` returns before it takes the next one. `may_open(t)` says
-        whether generation t may begin.
+        `apply` makes an update. It may be called before the previous generation is yielded, also during a chunk of rank
+        0, because other ranks may wait for the next state. `may_open(t)` says whether generation t may begin.
         """
+        self._newest, self._apply, self._plan = state, apply, plan
+        self._may_open, self._evaluation_jobs = may_open, evaluation_jobs
         self._tasks = dict.fromkeys(range(1, self._world.size), 0)
         try:
-            while True:
-                number = current().generation
-                self._begin(current(), may_open, evaluation_jobs, plan())
-                if number not in self._open:
-                    break
-                self._evaluate_until_complete(number)
-                opened = self._open.pop(number)
-                yield self._evaluated(opened), opened.measured
+            self._open_generations()
+            while self._finished or self._open:
+                self._evaluate_until_finished()
+                yield self._finished.popleft()
             self._end()
         except GeneratorExit:
             self._end()
             raise
 
-    def _begin(
-        self,
-        state: State,
-        may_open: Callable[[int], bool],
-        evaluation_jobs: Callable[[int], int],
-        plan: CutPlan,
-    ) -> None:
+    def _open_generations(self) -> None:
         """Open the generations whose states are known."""
+        state, plan = self._newest, self._plan()
         self._work.set_evaluators(plan.rank_0_evaluates)
         for number in range(state.generation, state.generation + self._line.delay + 1):
-            if number in self._open or not may_open(number):
+            if number in self._open or not self._may_open(number):
                 continue
             drawn = self._line.drawn_around(state, number)
-            generation = Generation(self._parts, drawn, evaluation_jobs(number), plan=plan)
+            generation = Generation(self._parts, drawn, self._evaluation_jobs(number), plan=plan)
             headers = np.zeros(self._world.size, HEADER)
             self._open[number] = OpenGeneration(generation, self._line.measured(state, number), headers)
             self._next_round(self._open[number])
@@ -115,21 +137,38 @@ class DelayedPhase:
         self._queue = deque(sorted([*self._queue, *chunks]))  # a later round of an older generation comes first
         self._has_new_chunks |= bool(chunks)
 
-    def _evaluate_until_complete(self, number: int) -> None:
-        """Hand out chunks and collect outcomes until this generation, the oldest one, is complete.
-
-        If rank 0 evaluates, it leaves the youngest generation to others: an update that waited for such a chunk would
-        keep all of them waiting for the next generation.
-        """
-        opened = self._open[number]
-        youngest = number + self._line.delay if self._tasks else math.inf
-        while opened.missing:
+    def _evaluate_until_finished(self) -> None:
+        """Hand out chunks, collect outcomes and make updates until the update of a generation is made."""
+        while not self._finished:
             self._work.poll()
             self._serve()
-            if 0 in self._work.evaluators and self._queue and self._queue[0][0] < youngest:
+            since = time.perf_counter()
+            self._update()
+            self._executor.clock.add("update", since)
+            self._hand_out()
+            if self._finished:
+                return
+            if self._may_evaluate():
                 self._evaluate_here(self._queue.popleft())
-            elif opened.missing:
+            else:
                 self._world.wait_until(lambda: bool(self._work.arrived))
+                self._executor.clock.add_idle()
+
+    def _may_evaluate(self) -> bool:
+        """Return whether rank 0 evaluates the next chunk.
+
+        If it cannot make updates meanwhile, it leaves the youngest generation to others: an update that waited for such
+        a chunk would keep all of them waiting for the next generation.
+        """
+        if 0 not in self._work.evaluators or not self._queue:
+            return False
+        youngest = self._newest.generation + self._line.delay
+        return self._updates_while_evaluating or not self._tasks or self._queue[0][0] < youngest
+
+    @property
+    def _updates_while_evaluating(self) -> bool:
+        """Whether `poll` of a chunk may make an update; that of functions may be called from a signal handler."""
+        return self._parts.cutting != "one by one"
 
     def _evaluate_here(self, key: Key) -> None:
         chunk, opened = self._chunks.pop(key), self._open[key[0]]
@@ -137,6 +176,9 @@ class DelayedPhase:
         def poll() -> None:
             self._work.poll()
             self._serve()
+            if self._updates_while_evaluating:
+                self._update()  # its time is that of the chunk which no activity accounts for
+                self._hand_out()
 
         generation = self._evaluates(opened, chunk)
         outcome, header = self._executor.evaluate_one(generation, chunk, poll)
@@ -152,19 +194,29 @@ class DelayedPhase:
         return opened.generation
 
     def _serve(self) -> None:
-        """Collect the outcomes that have arrived, and hand out chunks: first to workers without any, then ahead."""
+        """Collect the outcomes and blocks that have arrived, and hand out chunks to their workers."""
         workers: list[int] = []
         while self._work.arrived:
             worker, words = self._work.arrived.popleft()
-            self._tasks[worker] -= 1
             message = decode(from_words(words))
             if FAILURES in message:
                 self._reports.write([message.pop(FAILURES)])
+            if "block" in message:
+                self._collect_block(message)
+                continue
+            self._tasks[worker] -= 1
             self._collect(*_unpacked(worker, message, self._parts))
             workers.append(worker)
+        self._hand_out(workers)
+
+    def _hand_out(self, workers: Sequence[int] = ()) -> None:
+        """Send chunks to these workers, to all if there are new ones: first to workers without any.
+
+        Short ones are also sent ahead. A long one could wait for a still longer one, while another worker has none.
+        """
         if self._has_new_chunks:
             workers, self._has_new_chunks = list(self._tasks), False
-        for tasks in range(TASKS_AHEAD):
+        for tasks in range(1 + (self._chunk_seconds < AHEAD_SECONDS)):
             for worker in workers:
                 is_plenty = len(self._queue) >= (len(self._work.evaluators) if tasks else 1)
                 if self._tasks[worker] == tasks and is_plenty:
@@ -173,19 +225,20 @@ class DelayedPhase:
     def _send(self, worker: int, key: Key) -> None:
         chunk, opened = self._chunks.pop(key), self._open[key[0]]
         is_evaluation = chunk.purpose == "evaluate"
-        message: dict[str, Array] = {"chunk": _numbers(chunk)}
         if (worker, is_evaluation) not in opened.sent:
             opened.sent.add((worker, is_evaluation))
-            state = opened.measured if is_evaluation else opened.generation.state
-            message |= {SHARED + name: array for name, array in state.shared.items()}
-        self._world.send(worker, TASK, to_words(encode(message)))
+            self._world.send(worker, TASK, opened.state_message(is_evaluation))
+        self._world.send(worker, TASK, to_words(encode({"chunk": _numbers(chunk)})))
         self._tasks[worker] += 1
 
     def _collect(self, key: Key, rank: int, outcome: Outcome, header: npt.NDArray[np.void]) -> None:
         """Keep an outcome; after the last one of a round, begin the next round."""
-        if self._is_ending:
+        opened = self._open.get(key[0])
+        if opened is None:  # after an update that failed
             return
-        opened = self._open[key[0]]
+        seconds = float(header["evaluating"][0])
+        recent = self._chunk_seconds if math.isfinite(self._chunk_seconds) else seconds
+        self._chunk_seconds = 0.9 * recent + 0.1 * seconds
         opened.headers[rank : rank + 1] = add_headers(opened.headers[rank : rank + 1], header)
         opened.outcomes[key[1]] = outcome
         opened.missing -= 1
@@ -194,24 +247,70 @@ class DelayedPhase:
             opened.generation.add(own)
             self._next_round(opened)
 
-    def _evaluated(self, opened: OpenGeneration) -> Evaluated:
-        """Compute the blocks of the update of a complete generation."""
-        generation, since = opened.generation, time.perf_counter()
-        generation.prepare()
-        gathered = gathered_here(generation, opened.outcomes)
-        self._executor.clock.add("update", since)
-        evaluation = generation.rows("evaluate")
-        return Evaluated(opened.headers, generation.results(gathered), evaluation, gathered.learned)
+    # Updates, on rank 0.
+
+    def _update(self) -> None:
+        """Make the updates of complete generations, in order, as far as their blocks are known."""
+        while (opened := self._open.get(self._newest.generation)) is not None and not opened.missing:
+            generation = opened.generation
+            if not opened.is_prepared:
+                generation.prepare()
+                opened.is_prepared = True
+                self._compute_blocks(opened)
+            if len(opened.blocks) < generation.blocks:
+                return
+            del self._open[generation.number]
+            blocks = [opened.blocks[block] for block in range(generation.blocks)]
+            gathered = gathered_here(generation, opened.outcomes, blocks)
+            results, evaluation = generation.results(gathered), generation.rows("evaluate")
+            opened.headers[:1] = add_headers(opened.headers[:1], self._executor.header({}))
+            evaluated = Evaluated(opened.headers, results, evaluation, gathered.learned)
+            update: Update | None = None
+            with contextlib.suppress(RunError):  # which the caller gets when this generation is next
+                update = self._apply(self._newest, evaluated, opened.measured)
+            self._finished.append(FinishedGeneration(evaluated, opened.measured, update))
+            if update is None:
+                self._open.clear()
+                self._queue.clear()
+                return
+            self._newest = update.state
+            self._open_generations()
+
+    def _compute_blocks(self, opened: OpenGeneration) -> None:
+        """Compute the blocks of an update, together with workers that have nothing else to do if it takes long."""
+        generation = opened.generation
+        count, helpers = generation.blocks, list[int]()
+        if count * self._block_seconds > SHARED_UPDATE_SECONDS:
+            waiting = [worker for worker, tasks in self._tasks.items() if not tasks and (worker, False) in opened.sent]
+            helpers = waiting[: count - 1]
+        parts = len(helpers) + 1  # rank 0 computes the last one
+        for part, worker in enumerate(helpers):
+            blocks = np.arange(part, count, parts, dtype=np.int64)
+            rows = np.frombuffer(generation.rows("train").tobytes(), np.uint8)
+            message = {"blocks": blocks, "generation": np.array(generation.number), "rows": rows}
+            self._world.send(worker, TASK, to_words(encode(message)))
+            self._blocks_sent += len(blocks)
+        own, since = range(parts - 1, count, parts), time.perf_counter()
+        for block in own:
+            opened.blocks[block] = generation.partial_update(block)
+        self._block_seconds = (time.perf_counter() - since) / max(len(own), 1)
+
+    def _collect_block(self, message: dict[str, Array]) -> None:
+        self._blocks_sent -= 1
+        generation, block = message.pop("block").tolist()
+        if generation in self._open:
+            self._open[generation].blocks[block] = message
 
     def _end(self) -> None:
         """Drop what is being evaluated, and end the phase of the workers."""
-        self._is_ending = True
         self._queue.clear()
-        while any(self._tasks.values()):
+        while any(self._tasks.values()) or self._blocks_sent:
             self._world.wait_until(lambda: bool(self._work.arrived))
             while self._work.arrived:
-                worker, _ = self._work.arrived.popleft()
-                self._tasks[worker] -= 1
+                worker, words = self._work.arrived.popleft()
+                is_block = "block" in decode(from_words(words))
+                self._blocks_sent -= is_block
+                self._tasks[worker] -= not is_block
         for worker in range(1, self._world.size):
             self._world.send(worker, TASK, to_words(encode({"end": np.array(True)})))
 
@@ -219,33 +318,49 @@ class DelayedPhase:
 
     def serve_worker(self, master: Arrays) -> None:
         """Evaluate chunks until rank 0 ends the phase; `master` are the worker's own arrays of these names."""
-        tasks: deque[Mapping[str, Array]] = deque()
-        states: dict[tuple[int, bool], State] = {}
+        messages: deque[dict[str, Array]] = deque()
+        states: dict[tuple[int, bool], State] = {}  # by generation, of jobs or of evaluations
 
         def poll() -> None:
             self._work.poll()
-            if (words := self._world.receive_now(0, TASK)) is not None:
-                tasks.append(decode(from_words(words)))
+            while (words := self._world.receive_now(0, TASK)) is not None:
+                messages.append(decode(from_words(words)))
 
         while True:
-            if not tasks:
-                tasks.append(decode(from_words(self._world.receive(0, TASK))))
+            if not messages:
+                messages.append(decode(from_words(self._world.receive(0, TASK))))
                 self._executor.clock.add_idle()
-            message = tasks.popleft()
+            message = messages.popleft()
             if "end" in message:
                 return
-            chunk = _chunk(message["chunk"])
-            key = chunk.generation, chunk.purpose == "evaluate"
-            shared = {name.removeprefix(SHARED): a for name, a in message.items() if name.startswith(SHARED)}
-            if shared:
-                oldest = chunk.generation - self._line.delay  # a rank gets the chunks of older generations first
-                states = {old: state for old, state in states.items() if old[0] >= oldest}
-                states[key] = State(chunk.generation, shared, master)
-            outcome, header = self._executor.evaluate_one(Generation(self._parts, states[key]), chunk, poll)
-            packed = _packed(chunk, outcome, header)
-            if self._reports.pending:
-                packed[FAILURES] = self._reports.take()
-            self._world.send(0, TASK, to_words(encode(packed)))
+            if "state" in message:
+                number, is_evaluation = message["state"].tolist()
+                oldest = number - self._line.delay  # a rank gets the chunks of older generations first
+                states = {key: state for key, state in states.items() if key[0] >= oldest}
+                shared = {name.removeprefix(SHARED): a for name, a in message.items() if name.startswith(SHARED)}
+                states[number, bool(is_evaluation)] = State(number, shared, master)
+            elif "blocks" in message:
+                self._send_blocks(states[int(message["generation"]), False], message)
+            else:
+                self._send_outcome(states, _chunk(message["chunk"]), poll)
+
+    def _send_outcome(self, states: Mapping[tuple[int, bool], State], chunk: Chunk, poll: Poll) -> None:
+        state = states[chunk.generation, chunk.purpose == "evaluate"]
+        outcome, header = self._executor.evaluate_one(Generation(self._parts, state), chunk, poll)
+        packed = _packed(chunk, outcome, header)
+        if self._reports.pending:
+            packed[FAILURES] = self._reports.take()
+        self._world.send(0, TASK, to_words(encode(packed)))
+
+    def _send_blocks(self, state: State, message: Mapping[str, Array]) -> None:
+        """Compute blocks of the update of a generation, from the rows of all of its jobs."""
+        since, generation = time.perf_counter(), Generation(self._parts, state)
+        generation.replay(np.frombuffer(message["rows"].tobytes(), self._parts.row), np.zeros(0, self._parts.row))
+        generation.prepare()
+        for block in message["blocks"].tolist():
+            number = np.array([state.generation, block], np.int64)
+            self._world.send(0, TASK, to_words(encode({"block": number, **generation.partial_update(block)})))
+        self._executor.clock.add("update", since)
 
 
 def _numbers(chunk: Chunk) -> Array:

@@ -167,7 +167,7 @@ class Executor(ABC):
         self._last_chunk_ended = time.perf_counter()
         return outcome
 
-    def _header(self, outcomes: Mapping[int, Outcome]) -> npt.NDArray[np.void]:
+    def header(self, outcomes: Mapping[int, Outcome]) -> npt.NDArray[np.void]:
         """Return HEADER[1] of this rank with its outcomes of a round."""
         header = np.zeros(1, HEADER)
         for name, value in self.clock.take().items():
@@ -213,7 +213,7 @@ class SerialExecutor(Executor):
     def _exchange(
         self, generation: Generation, chunks: Sequence[Chunk], own: Mapping[int, Outcome]
     ) -> npt.NDArray[np.void]:
-        header = self._header(own)
+        header = self.header(own)
         generation.add({index: outcome.rows for index, outcome in own.items()})
         if self.reports is not None and self.reports.pending:
             self.reports.write([self.reports.take()])
@@ -265,7 +265,7 @@ class MpiExecutor(Executor):
         self._round_started = time.perf_counter()
         with self._work.evaluating():
             outcome = self._evaluate_chunk(generation, chunk, poll)
-        return outcome, self._header({chunk.index: outcome})
+        return outcome, self.header({chunk.index: outcome})
 
     def _no_headers(self) -> npt.NDArray[np.void]:
         return np.zeros(self._world.size, HEADER)
@@ -286,7 +286,7 @@ class MpiExecutor(Executor):
         self, generation: Generation, chunks: Sequence[Chunk], own: Mapping[int, Outcome]
     ) -> npt.NDArray[np.void]:
         since = time.perf_counter()
-        header = self._header(own)
+        header = self.header(own)
         if self._world.size == 1:
             headers, rows = header, {index: outcome.rows for index, outcome in own.items()}
             self._chunk_seconds |= {index: _seconds(outcome) for index, outcome in own.items()}
@@ -464,9 +464,12 @@ class Rank0Alone:
         return True
 
 
-def gathered_here(generation: Generation, outcomes: Mapping[int, Outcome]) -> Gathered:
-    """Compute all blocks of the update; collect the arrays of all chunks, whose outcomes this rank has."""
-    blocks = [generation.partial_update(block) for block in range(generation.blocks)]
+def gathered_here(
+    generation: Generation, outcomes: Mapping[int, Outcome], blocks: Sequence[Arrays] | None = None
+) -> Gathered:
+    """Collect the arrays of all chunks, whose outcomes this rank has; compute the blocks of the update unless given."""
+    if blocks is None:
+        blocks = [generation.partial_update(block) for block in range(generation.blocks)]
     arrays = [outcomes[chunk.index].arrays for chunk in generation.chunks if chunk.purpose == "train" and outcomes]
     learned: dict[int, list[Arrays]] = {}
     for _, unit, parts in learned_units(generation, outcomes):

@@ -249,6 +249,16 @@ def update_state(
 
 
 @dataclass(frozen=True)
+class Update:
+    """The update of a state by a generation, on rank 0."""
+
+    units: Sequence[Arrays]  # what the problem learned, in order
+    after: State  # the algorithm's next state
+    state: State  # the same with the problem's arrays, and with earlier states where updates are delayed
+    metrics: Mapping[str, float]
+
+
+@dataclass(frozen=True)
 class UpdateInputs:
     """All that an update of a vector search depends on in addition to the state; directions follow from their keys.
 

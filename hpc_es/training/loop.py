@@ -35,6 +35,7 @@ from hpc_es.training.generation import (
     Evaluated,
     Generation,
     MetricsRow,
+    Update,
     UpdateInputs,
     counters_after,
     metrics_row,
@@ -290,15 +291,17 @@ class Training:
         problem = self.parts.problem
         return [*map(problem.unit, evaluated.learned), *problem.evaluation_units(measured, evaluated.evaluation)]
 
-    def _updated(
-        self, before: State, results: Results[object], units: Sequence[Arrays]
-    ) -> tuple[State, State, Mapping[str, float]]:
+    def _update_of(self, before: State, evaluated: Evaluated, measured: State) -> Update:
+        """Rank 0: return the update of a state by a generation, whose evaluation measured the other state."""
+        return self._updated(before, evaluated.results, self._units(evaluated, measured))
+
+    def _updated(self, before: State, results: Results[object], units: Sequence[Arrays]) -> Update:
         """Return `update_state` of a state, with the earlier states of a delay line."""
         line, algorithm, problem = self.parts.delay_line, self.parts.algorithm, self.parts.problem
         if line is None:
-            return update_state(algorithm, problem, before, results, units)
+            return Update(units, *update_state(algorithm, problem, before, results, units))
         after, merged, metrics = update_state(algorithm, problem, without_earlier(before), results, units)
-        return after, line.advance(before, merged), metrics
+        return Update(units, after, line.advance(before, merged), metrics)
 
     def _complete(
         self,
@@ -307,10 +310,12 @@ class Training:
         started: float,
         more_metrics: Mapping[str, float] | None = None,
         measured: State | None = None,
+        update: Update | None = None,
     ) -> MetricsRow:
         """Rank 0: update the state, record the generation and return its metrics.
 
-        `measured` is the state that its evaluation measured, by default the one before the update.
+        `measured` is the state that its evaluation measured, by default the one before the update. `update` is the
+        update if it is known.
         """
         assert self.writer
         before, update_started = self.state, time.perf_counter()
@@ -321,9 +326,9 @@ class Training:
             problem.close_generation(before.generation, results.rows)  # type: ignore[attr-defined]
         if self._closes:
             more_metrics = {**(more_metrics or {}), "given_up_jobs": float(evaluated.headers["given_up"].sum())}
-        units = self._units(evaluated, measured)
-        after, self.state, update_metrics = self._updated(before, results, units)
-        self.writer.evaluated(measured, results, evaluated.evaluation, units)
+        update = update or self._update_of(before, evaluated, measured)
+        self.state = update.state
+        self.writer.evaluated(measured, results, evaluated.evaluation, update.units)
         if self.after_train_step is not None and isinstance(algorithm, GradientAlgorithm):
             self.after_train_step(algorithm.sample(results), algorithm.losses(before, results))
         executor.clock.add("update", update_started)
@@ -332,7 +337,7 @@ class Training:
             before,
             self.state,
             evaluated,
-            {**update_metrics, **problem_metrics(problem, before, self.state), **(more_metrics or {})},
+            {**update.metrics, **problem_metrics(problem, before, self.state), **(more_metrics or {})},
             self.writer.counters,
             (self.world.size, executor.evaluating_ranks),
             time.perf_counter() - started,
@@ -344,7 +349,7 @@ class Training:
         self.writer.add(self.state, metrics, evaluated_arrays, algorithm.solutions(before, results))
         self._planner.update(results.rows, evaluated.evaluation, evaluated.headers, self.state.theta.nbytes)
         self._planner.order(before, self.state, evaluated.job_seconds)
-        self.writer.notices(before.generation, algorithm.notices(before, results, after))
+        self.writer.notices(before.generation, algorithm.notices(before, results, update.after))
         return metrics
 
     def _update(self, results: Results[object], units: Sequence[Arrays]) -> None:
@@ -373,7 +378,7 @@ class Training:
                 self._update(results, inputs.units)
             return
         with self._failing_everywhere():
-            _, self.state, _ = self._updated(self.state, results, inputs.units)
+            self.state = self._updated(self.state, results, inputs.units).state
             if not replay.is_due(self.state):
                 self.writer.replayed(self.state)
         self._interrupted = bool(self.signals())
@@ -414,17 +419,21 @@ class Training:
             return
         last = self.config.stop.generations
         generations = phase.generations(
-            lambda: self.state,
+            self.state,
+            self._update_of,
             lambda number: last is None or number < last,
             self._evaluations.due,
             lambda: self._planner.plan,
         )
         started = self._started
         with contextlib.closing(generations):
-            for evaluated, measured in generations:
+            for finished in generations:
+                evaluated = finished.evaluated
                 self._interrupted = bool(self.signals() or evaluated.headers["signals"].max() > 0)
                 with self._failing_everywhere(generations.close):
-                    metrics = self._complete(evaluated, self._executor, started, measured=measured)
+                    metrics = self._complete(
+                        evaluated, self._executor, started, measured=finished.measured, update=finished.update
+                    )
                 yield metrics
                 started = time.perf_counter()
                 if self._next_command() != RUN:

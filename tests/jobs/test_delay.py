@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import subprocess
+import textwrap
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -151,44 +152,69 @@ import numpy as np
 class Gate(gymnasium.Env):
     observation_space = gymnasium.spaces.Box(-9, 9, (1,), np.float32)
     action_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)
+    episodes = 0  # of this rank
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
         with open("begun", "a") as file:
             file.write("x")
-        try:
-            os.close(os.open("first", os.O_CREAT | os.O_EXCL))
-            self.waits = True
-        except FileExistsError:
-            self.waits = False
+        Gate.episodes += 1
+        number, self.needed = WAITS.get(os.environ["PMI_RANK"], (0, 0))
+        if number != Gate.episodes:
+            self.needed = 0
+        self.limit = time.monotonic() + 30
         return np.zeros(1, np.float32), {}
 
     def step(self, action):
-        limit = time.monotonic() + 60
-        while self.waits and os.path.getsize("begun") <= 4:
-            assert time.monotonic() < limit, "no episode of the next generation began"
+        ends = os.path.getsize("begun") >= self.needed
+        if not ends:
+            assert time.monotonic() < self.limit, "no episode of the next generation began"
             time.sleep(0.01)
-        self.waits = False
-        return np.zeros(1, np.float32), float(action[0]), True, False, {}
+        return np.zeros(1, np.float32), float(action[0]), ends, False, {}
 
 gymnasium.register("Gate-v0", Gate)
 """
 
 
-def test_next_generation_begins_before_the_longest_episode_ends(tmp_path: Path) -> None:
-    """The first of four episodes ends only after a fifth one, of the next generation, has begun."""
-    (tmp_path / "gate.py").write_text(GATE)
+@pytest.mark.parametrize(
+    ("ranks", "population", "waits"),
+    [
+        (3, 4, {"1": (1, 5)}),  # the fifth episode is one of generation 1
+        (2, 2, {"1": (1, 3), "0": (2, 5)}),  # it is one of generation 2, so an update is made during rank 0's episode
+    ],
+    ids=["of a worker", "of rank 0"],
+)
+def test_long_episode_does_not_delay_the_next_generation(
+    ranks: int, population: int, waits: dict[str, tuple[int, int]], tmp_path: Path
+) -> None:
+    """An episode ends only once a number of episodes have begun: rank: (its episode, number of episodes)."""
+    (tmp_path / "gate.py").write_text(f"WAITS = {waits}\n{GATE}")
     config = tmp_path / "gate.yaml"
     config.write_text(
         "task: {kind: episodes, env_id: 'gate:Gate-v0', on_failed_episode: abort}\n"
         "policy: {kind: mlp, hidden_dims: [2]}\n"
-        "algorithm: {kind: es, population_size: 4, delay: 1}\n"
-        "noise: {kind: counter}\nmpi: {chunk_size: 1, master_evaluates: false}\n"
+        f"algorithm: {{kind: es, population_size: {population}, delay: 1}}\n"
+        f"noise: {{kind: counter}}\nmpi: {{chunk_size: 1, master_evaluates: {str('0' in waits).lower()}}}\n"
         "evaluation: {interval: 0}\nstop: {generations: 3}\n"
     )
-    job = mpiexec(3, ["-m", "hpc_es.main", str(config), "--output", str(tmp_path / "run")], 120.0, cwd=tmp_path)
+    job = mpiexec(ranks, ["-m", "hpc_es.main", str(config), "--output", str(tmp_path / "run")], 120.0, cwd=tmp_path)
     assert job.status == 0, str(job)
     assert runs.newest(tmp_path / "run").state.generation == 3
+
+
+def test_blocks_that_workers_compute_are_the_same(done: Callable[[int], Path], tmp_path: Path) -> None:
+    """Workers that wait compute some of the three blocks, if they take long, as here from 0 s on."""
+    program = "import hpc_es.training.delayed\nhpc_es.training.delayed.SHARED_UPDATE_SECONDS = 0.0\n"
+    arguments = [*script(program + textwrap.dedent(ALL)), str(runs.tiny(tmp_path)), str(tmp_path)]
+    job = mpiexec(5, [*arguments, json.dumps({"blocks": VARIANTS["blocks"]})], 60.0, cwd=ROOT)
+    assert job.status == 0, str(job)
+    runs.assert_same(tmp_path / "blocks", done(1) / "blocks")
+
+
+def test_update_that_fails_ends_all_ranks(tmp_path: Path) -> None:
+    done = runs.train(3, tmp_path / "run", *DELAYED, "algorithm.optimizer.learning_rate=1e39", "stop.generations=60")
+    assert done.status == 1 and not done.timed_out, str(done)
+    assert "theta is not finite after generation 0" in done.stderr, done.stderr
 
 
 @pytest.mark.parametrize(
