@@ -13,14 +13,14 @@ from matplotlib.figure import Figure
 
 from hpc_es.bandits.regret import check as check_picture
 from hpc_es.cluster.measure import Cluster, MeasuredGeneration
-from hpc_es.cluster.predict import WORTH, Prediction
+from hpc_es.cluster.predict import DELAYED_TIMESTEPS, WORTH, Prediction
 from hpc_es.core.data import JsonObject
 from hpc_es.report.plot import PALETTE, STYLE, UNDATED, label_log_axis
 from hpc_es.storage.files import written
 
 COLUMNS = (
     *("ranks", "nodes", "generation", "efficiency", "without tail"),
-    *("run", "core hours", "memory/node", "pays from", "better population"),
+    *("run", "core hours", "memory/node", "pays from", "better population", "delay"),
 )
 GB = 1e9
 
@@ -44,6 +44,10 @@ def text(config_name: str, measured: MeasuredGeneration, predictions: Sequence[P
     if sizes:
         best = ", ".join(f"{size} on {ranks}" for ranks, size in sizes.items())
         lines.append(f"  results depend on mpi.chunk_size here, so it does not follow the ranks; best: {best} ranks")
+    if any(prediction.recommended_delay for prediction in predictions):
+        factors = " and ".join(f"{factor} ({delay})" for delay, factor in DELAYED_TIMESTEPS.items())
+        text = f"algorithm.delay with the shortest time to a result, if learning needs {factors} times the timesteps"
+        lines.append(f"  delay: {text}; compare short runs first")
     return "\n".join([*lines, "", sbatch, ""])
 
 
@@ -75,6 +79,7 @@ def _evaluations(measured: MeasuredGeneration) -> list[str]:
 
 
 def _row(prediction: Prediction) -> tuple[str, ...]:
+    delay = prediction.recommended_delay
     return (
         f"{prediction.ranks:,}",
         f"{prediction.nodes:,}",
@@ -92,6 +97,7 @@ def _row(prediction: Prediction) -> tuple[str, ...]:
         "-"
         if prediction.fitting_population is None
         else f"{prediction.fitting_population:,} ({prediction.fitting_efficiency:.2f})",
+        "-" if delay is None else f"{delay.delay} ({delay.efficiency:.2f})",
     )
 
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 
+from hpc_es.cluster.delayed import DelayedSimulation, DelayOverheads
 from hpc_es.cluster.measure import (
     Cluster,
     Costs,
@@ -134,14 +135,7 @@ def simulate_generation(
     else:
         workers = range(0 if plan.rank_0_evaluates else 1, ranks)
         sizes = list(plan.cut.sizes(population, len(workers)))
-    drawn = rng.choice(np.asarray(costs.lengths or (1,)), population)
-    extras = rng.choice(np.asarray(costs.extras or (0.0,)), population)
-    edges = np.cumsum([0, *sizes])
-    seconds = [
-        costs.chunk_seconds(drawn[start:stop].tolist(), float(extras[start:stop].sum()))
-        for start, stop in pairwise(edges)
-    ]
-    one_round = simulate_round(seconds, len(workers), cluster, workers[0] == 0)
+    one_round = simulate_round(sample_chunks(costs, sizes, rng), len(workers), cluster, workers[0] == 0)
     rows = allgather_seconds(population * costs.row + ranks * HEADER_BYTES, ranks, cluster)
     once = broadcast_seconds(costs.theta, ranks, cluster) + gather_seconds(costs.sums, ranks, cluster)
     share = -(-costs.blocks // ranks) / costs.blocks if costs.blocks else 0.0
@@ -156,6 +150,57 @@ def simulate_generation(
     )
 
 
+def sample_chunks(costs: Costs, sizes: Sequence[int], rng: np.random.Generator) -> list[float]:
+    """Return the seconds of chunks of these numbers of jobs, with lengths and extras sampled from `costs`."""
+    jobs = sum(sizes)
+    lengths = rng.choice(np.asarray(costs.lengths or (1,)), jobs)
+    extras = rng.choice(np.asarray(costs.extras or (0.0,)), jobs)
+    return [
+        costs.chunk_seconds(lengths[start:stop].tolist(), float(extras[start:stop].sum()))
+        for start, stop in pairwise(np.cumsum([0, *sizes]))
+    ]
+
+
+@dataclass(frozen=True)
+class DelayPrediction:
+    """A run with `algorithm.delay`, compared with one without."""
+
+    delay: int
+    seconds: float  # of a generation
+    efficiency: float
+    speed: float  # to a result: generations per second over those without delay, divided by the timesteps needed
+
+
+def simulate_delay(
+    measured: MeasuredGeneration, delay: int, ranks: int, cluster: Cluster, population: int | None = None
+) -> tuple[float, float]:
+    """Return the seconds of a generation with `algorithm.delay` and the efficiency, in the steady state."""
+    jobs, costs = _population(measured) if population is None else population, measured.costs
+    plan, rounds = automatic(measured, jobs, ranks), max(round(measured.rounds), 1)
+    workers = range(0 if plan.rank_0_evaluates else 1, ranks)
+    count = STARTING + delay + max(SIMULATED, min(SIMULATED_JOBS // (jobs * rounds), MOST_SIMULATED))
+    rng, sizes = np.random.default_rng(0), list(plan.cut.sizes(jobs, len(workers)))
+    generations = [[sample_chunks(costs, sizes, rng) for _ in range(rounds)] for _ in range(count)]
+    blocks = costs.partial_update * jobs * rounds / max(costs.blocks, 1)
+    overheads = DelayOverheads(
+        update=costs.prepare + costs.tell,
+        block=blocks,
+        blocks=costs.blocks,
+        dispatch=cluster.dispatch,
+        latency=cluster.latency,
+        transfer=costs.theta / cluster.bandwidth,
+        poll=(costs.step + costs.call) / 2,
+    )
+    times = DelayedSimulation(generations, delay, workers, overheads).run()
+    first, last = STARTING, count - 1 - delay  # the last generations have no later ones to overlap with
+    seconds = (times[last] - times[first]) / (last - first)
+    work = float(np.mean([sum(map(sum, generation)) for generation in generations[first + 1 : last + 1]]))
+    return seconds, work / (ranks * seconds)
+
+
+STARTING = 4  # simulated generations with a delay that are not counted
+DELAYED_TIMESTEPS = {1: 1.3, 2: 1.6}  # timesteps to a result over those without delay: docs/cluster/delay.md
+PAYS = 1.05  # least speed to a result for which a delay is recommended
 SIMULATED = 5  # least number of simulated generations
 SIMULATED_JOBS = 20_000  # jobs to simulate, if that takes at most MOST_SIMULATED generations
 MOST_SIMULATED = 200
@@ -186,16 +231,41 @@ class Prediction:
     fitting_population: int | None  # a population near that of the config that divides better; None: there is none
     fitting_efficiency: float | None  # with this population
     limit: str
+    delays: Sequence[DelayPrediction] = ()  # if the algorithm has `delay`
+
+    @property
+    def recommended_delay(self) -> DelayPrediction | None:
+        """The delay with which a result is expected soonest; None if it does not pay."""
+        best = max(self.delays, key=lambda delayed: delayed.speed, default=None)
+        return best if best is not None and best.speed >= PAYS else None
 
 
 def predictions(
-    measured: MeasuredGeneration, stop: Stop, ranks: Sequence[int], cluster: Cluster, noise_bytes: int = 0
+    measured: MeasuredGeneration,
+    stop: Stop,
+    ranks: Sequence[int],
+    cluster: Cluster,
+    noise_bytes: int = 0,
+    can_delay: bool = False,
 ) -> list[Prediction]:
-    """Return the predictions for numbers of ranks; `noise_bytes` is the size of the noise table of a node."""
-    return [_predicted(measured, stop, number, cluster, noise_bytes) for number in ranks]
+    """Return the predictions for numbers of ranks.
+
+    `noise_bytes` is the size of the noise table of a node, `can_delay` whether the algorithm has the option `delay`.
+    """
+    return [
+        _predicted(measured, stop, number, cluster, noise_bytes, DELAYED_TIMESTEPS if can_delay else {})
+        for number in ranks
+    ]
 
 
-def _predicted(measured: MeasuredGeneration, stop: Stop, ranks: int, cluster: Cluster, noise_bytes: int) -> Prediction:
+def _predicted(
+    measured: MeasuredGeneration,
+    stop: Stop,
+    ranks: int,
+    cluster: Cluster,
+    noise_bytes: int,
+    delays: Mapping[int, float],
+) -> Prediction:
     simulated, size = _best(measured, ranks, cluster)
     nodes = -(-ranks // cluster.cores_a_node)
     fitting = _fitting(measured, simulated, ranks, cluster)
@@ -221,7 +291,20 @@ def _predicted(measured: MeasuredGeneration, stop: Stop, ranks: int, cluster: Cl
         fitting_population=fitting[0] if fitting else None,
         fitting_efficiency=fitting[1] if fitting else None,
         limit=_limit(measured, simulated, ranks),
+        delays=[
+            _delayed(measured, delay, ranks, cluster, simulated.seconds / timesteps)
+            for delay, timesteps in delays.items()
+            if ranks > 1
+        ],
     )
+
+
+def _delayed(
+    measured: MeasuredGeneration, delay: int, ranks: int, cluster: Cluster, worthwhile_seconds: float
+) -> DelayPrediction:
+    """Return the prediction for a delay that pays if a generation takes less than `worthwhile_seconds`."""
+    seconds, efficiency = simulate_delay(measured, delay, ranks, cluster)
+    return DelayPrediction(delay, seconds, efficiency, worthwhile_seconds / seconds)
 
 
 def _limit(measured: MeasuredGeneration, simulated: SimulatedGeneration, ranks: int) -> str:

@@ -62,6 +62,7 @@ def run_plan(arguments: argparse.Namespace) -> int:
     number of ranks. It prints seconds per generation, efficiency (the fraction of the time of all ranks spent on
     evaluations), core hours until `stop`, memory per node, and the limiting factor. It writes only the file of --plot.
     """
+    from hpc_es.algorithms.common.delay import DelayOptions
     from hpc_es.bandits.regret import check
     from hpc_es.cluster import plan_report
     from hpc_es.cluster.measure import Cluster, measure
@@ -80,7 +81,10 @@ def run_plan(arguments: argparse.Namespace) -> int:
     cluster = Cluster(arguments.latency, arguments.bandwidth, arguments.cores_per_node, arguments.dispatch)
     has_table = needs(config).noise and config.noise.kind == "table"
     table_bytes = 4 * config.noise.table_size if has_table else 0
-    predicted = predictions(measured, config.stop, arguments.ranks, cluster, table_bytes)
+    mpi = config.mpi
+    can_delay = isinstance(config.algorithm, DelayOptions) and not mpi.fault_tolerance
+    can_delay = can_delay and (mpi.schedule, mpi.update) == ("on_demand", "gathered")
+    predicted = predictions(measured, config.stop, arguments.ranks, cluster, table_bytes, can_delay)
     best = plan_report.chosen(predicted)
     sbatch = f"hpc-es sbatch {arguments.config} {' '.join(arguments.overrides)}".rstrip()
     sbatch += f" --nodes {best.nodes} --ntasks-per-node {-(-best.ranks // best.nodes)}"

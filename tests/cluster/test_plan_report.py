@@ -135,6 +135,26 @@ def test_plan_recommends_a_chunk_size_if_chunks_are_fixed() -> None:
     assert result.seconds == pytest.approx(16.0)  # with the 16 that it has
 
 
+def test_plan_recommends_a_delay_where_the_time_to_a_result_gets_shorter() -> None:
+    """One job per rank, half of them 1 s and half 0.1 s: 0.55 evaluating without a delay, at most 1 s per delay + 1."""
+    lengths = replace(EVEN, costs=replace(EVEN.costs, lengths=(1000, 100)))
+    (uneven,) = predictions(lengths, Stop(), (64,), FREE, can_delay=True)
+    assert uneven.efficiency == pytest.approx(0.55, abs=0.02)
+    one, two = uneven.delays
+    assert 0.5 < one.seconds < 0.75 and one.speed == pytest.approx(uneven.seconds / one.seconds / 1.3)
+    assert 0.53 < two.seconds < one.seconds and two.efficiency > 0.9
+    assert uneven.recommended_delay == max(uneven.delays, key=lambda delayed: delayed.speed)
+    report = text("x", lengths, [uneven], "")
+    assert f"{one.delay} ({one.efficiency:.2f})\n" in report and "1.3 (1) and 1.6 (2) times the timesteps" in report
+
+
+@pytest.mark.parametrize("ranks", [1, 16, 64])
+def test_plan_recommends_no_delay_for_equal_episodes(ranks: int) -> None:
+    (result,) = predictions(EVEN, Stop(), (ranks,), FREE, can_delay=True)
+    assert result.recommended_delay is None
+    assert "delay:" not in text("x", EVEN, [result], "")
+
+
 def test_plan_names_ranks_that_do_not_help() -> None:
     slow = replace(EVEN, costs=replace(EVEN.costs, tell=1e9))
     assert paying_population(slow, 4, FREE) is None
@@ -189,6 +209,16 @@ def test_measure_runs_generations_of_every_kind(name: str) -> None:
     assert result.cutting == {**at_once, "function": "one by one"}.get(name, "free")
 
 
+def test_measure_counts_rounds() -> None:
+    """One, or those that 30 timesteps need in rounds of two episodes of 5 timesteps."""
+    episodes = {"env_id": "CartPole-v1", "max_episode_steps": 5}
+    config = {"task": episodes, "noise": {"kind": "counter"}, "algorithm": {"population_size": 2}}
+    assert measure(validate(config), 0.0).rounds == 1
+    config["algorithm"] = {"population_size": 2, "min_timesteps_per_generation": 30}
+    result = measure(validate(config), 0.0)
+    assert (result.rounds, result.jobs) == (3, 6)
+
+
 def test_measure_has_the_states_of_a_run(tmp_path: Path) -> None:
     """So the episode lengths of the last generation equal those of a run."""
     config = validate({**CONFIGS["episodes"], "stop": {"generations": 3}, "evaluation": {"interval": 0}})
@@ -216,7 +246,9 @@ def test_plan_prints_a_table_and_the_job_to_submit(capsys: pytest.CaptureFixture
 def test_durations_are_printed_in_suitable_units() -> None:
     """64 s per generation on one rank: 36 of them are 38.4 minutes, 3,600 are 64 hours; two of them on 2 ranks 64 s."""
     lines = [text("x", EVEN, predictions(EVEN, Stop(generations=n), ranks, FREE), "") for n, ranks in MESSAGES]
-    rows = [line.split() for block in lines for line in block.splitlines() if line.endswith(" 64                  -")]
+    rows = [
+        line.split() for block in lines for line in block.splitlines() if line.endswith(" 64                  -      -")
+    ]
     assert [" ".join(row[2:4] + row[6:9]) for row in rows] == ["64 s 38.4 min 0.64", "64 s 64 h 64", "32 s 64 s 0.0356"]
     quick = replace(EVEN, costs=replace(EVEN.costs, step=1e-7))
     assert "6.4 ms        1.00          1.00  12.8 ms      < 0.01" in text(
