@@ -23,7 +23,6 @@ from hpc_es.config.loading import load
 Row = Mapping[str, Any]
 Tables = dict[str, list[Row]]
 RANKS = (2, 4, 8, 16, 32, 64, 128)
-HERE = Cluster(latency=2e-4, bandwidth=2e9, cores_a_node=128, dispatch=1e-4)  # many ranks that share few cores
 PUBLISHED = ((18, 657.0), (1_440, 10.0))  # cores and minutes to solve Humanoid (Salimans et al. 2017, arXiv:1703.03864)
 HUMANOID = ROOT / "configs/es_humanoid.yaml"
 SHORT = (
@@ -61,7 +60,7 @@ def generations(options: argparse.Namespace) -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as directory:
         one = measure(load(jobs.config(Path(directory))), options.seconds)
     for ranks in options.ranks:
-        measured, predicted = jobs.generations(ranks), modelled.simulated(one, jobs.POPULATION, ranks, HERE)
+        measured, predicted = jobs.generations(ranks), modelled.simulated(one, jobs.POPULATION, ranks, modelled.HERE)
         yield {
             **asdict(measured),
             "predicted": predicted.seconds,

@@ -13,6 +13,7 @@ from benchmarks.scale.timer import LENGTHS
 from hpc_es.cluster.measure import Cluster, Costs, MeasuredGeneration
 from hpc_es.cluster.predict import SimulatedGeneration, automatic, mean_of, simulate_generation
 
+HERE = Cluster(latency=2e-4, bandwidth=2e9, cores_a_node=128, dispatch=1e-4)  # many ranks that share few cores
 GENERATIONS = 20  # simulated and averaged
 RANKS = (18, 180, 720, 1_440, 2_880, 10_000)
 JOBS_PER_RANK = (1, 4, 20)  # the population is this times the ranks, but at least 1,440
