@@ -26,6 +26,8 @@ from tests.helpers import runs, ulfm
 from tests.helpers.harness import ROOT, mpiexec, script
 
 NORMALISED = ["task.observation_normalization.enabled=true", "task.observation_normalization.probability=0.5"]
+DELAYED = ("algorithm.delay=2", "mpi.chunk_size=1", *runs.EVERY)
+LIMITS = ("stop.timesteps=700", "stop.target_return=-100", "stop.episodes=40", "stop.patience=2")
 VARIANTS = {
     "es 1": ["algorithm.delay=1"],
     "es 2": ["algorithm.delay=2"],
@@ -38,7 +40,9 @@ VARIANTS = {
     "ars": ["algorithm={kind: ars, population_size: 12, top_directions: 3, delay: 1}", "policy={hidden_dims: []}"],
     "pgpe": ["algorithm={kind: pgpe, population_size: 12, delay: 2}"],
     "blocks": ["algorithm.delay=1", "policy.hidden_dims=[128, 128]"],  # 17,922 parameters: three blocks
+    **{limit: [*DELAYED, "stop.generations=50", limit] for limit in LIMITS},
 }
+INCREMENTAL = ["checkpoint.full_interval=3"]  # inputs of updates between full checkpoints
 JOB_SECONDS = 300.0
 RANKS = (2, 3, pytest.param(5, marks=pytest.mark.long), pytest.param(17, marks=pytest.mark.long))
 ALL = """
@@ -135,9 +139,16 @@ def test_best_theta_is_one_that_was_measured(done: Callable[[int], Path], tmp_pa
         assert best.shared["theta"].tobytes() == expected[max(best.generation - delay, 0)].theta.tobytes()
 
 
-@pytest.mark.parametrize(("ranks", "resumed_on"), [(3, 2), (1, 3)])
-@pytest.mark.parametrize("more", [[], ["checkpoint.full_interval=3"]], ids=["whole", "inputs of updates"])
-def test_killed_run_resumes_to_the_same_results(ranks: int, resumed_on: int, more: list[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("more", "ranks", "resumed_on"),
+    [
+        ([], 3, 2),
+        (INCREMENTAL, 1, 3),
+        pytest.param([], 1, 3, marks=pytest.mark.long),
+        pytest.param(INCREMENTAL, 3, 2, marks=pytest.mark.long),
+    ],
+)
+def test_killed_run_resumes_to_the_same_results(more: list[str], ranks: int, resumed_on: int, tmp_path: Path) -> None:
     options = ("algorithm.delay=2", "checkpoint.interval=1", "checkpoint.keep_last=1000", *NORMALISED, *more)
     end = runs.killed_and_resumed(tmp_path / "run", ranks, resumed_on, *options)
     runs.here(runs.tiny(tmp_path), tmp_path / "whole", [*options, f"stop.generations={end}"])
@@ -231,9 +242,6 @@ def test_options_that_do_not_fit_are_refused(override: str, message: str, tmp_pa
         load(runs.tiny(tmp_path), ["algorithm.delay=1", override])
 
 
-DELAYED = ("algorithm.delay=2", "mpi.chunk_size=1", *runs.EVERY)
-
-
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """60 generations with a delay of 2, undisturbed, each of them in a checkpoint."""
@@ -293,16 +301,15 @@ def test_results_under_open_mpi_are_the_same(ranks: int, reference: Path, tmp_pa
     runs.assert_same(tmp_path / "run", reference)
 
 
-LIMITS = ("stop.timesteps=700", "stop.target_return=-100", "stop.episodes=40", "stop.patience=2")
-
-
 @pytest.mark.parametrize("limit", LIMITS)
-def test_limits_end_the_run_in_the_same_generation_on_any_number_of_ranks(limit: str, tmp_path: Path) -> None:
+def test_limits_end_the_run_in_the_same_generation_on_any_number_of_ranks(
+    done: Callable[[int], Path], limit: str
+) -> None:
     for ranks in (1, 3):
-        done = runs.finished(ranks, tmp_path / str(ranks), *DELAYED, "stop.generations=50", limit)
-        assert f"finished by {limit.partition('=')[0]}" in done.stdout
-    runs.assert_same(tmp_path / "3", tmp_path / "1")
-    assert len(runs.rows(tmp_path / "3")) == len(runs.rows(tmp_path / "1")) < 50
+        status = runs.status(done(ranks) / limit)
+        assert status["status"] == "finished" and status["reason"].startswith(f"{limit.partition('=')[0]}: ")
+    runs.assert_same(done(3) / limit, done(1) / limit)
+    assert len(runs.rows(done(3) / limit)) == len(runs.rows(done(1) / limit)) < 50
 
 
 CALLER = """

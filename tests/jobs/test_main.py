@@ -22,7 +22,7 @@ PROMPT_SECONDS = 10.0
 def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An undisturbed run of forty generations with a checkpoint of each."""
     run = tmp_path_factory.mktemp("reference") / "run"
-    runs.finished(0, run, *runs.EVERY, "stop.generations=40")
+    runs.here(runs.tiny(run.parent), run, [*runs.EVERY, "stop.generations=40"])
     return run
 
 
@@ -110,7 +110,7 @@ def test_quota_that_truncates_a_row_ends_the_run(reference: Path, tmp_path: Path
 @pytest.mark.parametrize("fault", ["raise", pytest.param("nan", marks=pytest.mark.long)])
 def test_failed_episodes_do_not_depend_on_the_number_of_ranks(fault: str, tmp_path: Path) -> None:
     faulty = f"task.env_kwargs.fault={fault}"
-    runs.finished(1, tmp_path / "alone", faulty, "stop.generations=3")
+    runs.here(runs.tiny(tmp_path), tmp_path / "alone", [faulty, "stop.generations=3"])
     done = runs.finished(3, tmp_path / "run", faulty, "stop.generations=3")
     runs.assert_same(tmp_path / "run", tmp_path / "alone")
     failed = [row["failed_episodes"] for row in runs.rows(tmp_path / "run")]
