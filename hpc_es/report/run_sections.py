@@ -12,15 +12,9 @@ from pathlib import Path
 import yaml
 
 from hpc_es.config.yaml_text import Dumper
-from hpc_es.report.comparison import (
-    comparison_sections,
-)
+from hpc_es.report.comparison import comparison_sections
 from hpc_es.report.curve_sections import ReportedGroup, curve_sections, groups_of
-from hpc_es.report.curves import (
-    VALUES,
-    flat,
-    shared_config,
-)
+from hpc_es.report.curves import VALUES, flat, shared_config
 from hpc_es.report.page import (
     MISSING,
     Cell,
@@ -205,28 +199,27 @@ def _yaml(value: object) -> str:
 
 def _time(groups: Sequence[ReportedGroup]) -> list[Section]:
     """Return how the ranks spent their time: mean over the ranks, and the rank that was busy longest."""
+    runs = [run for group in groups for run in group.runs]
     rows: list[list[Cell | Content]] = []
-    for group in groups:
-        for run in group.runs:
-            total = sum(run.seconds.values())
-            if not total:
-                continue
-            bar = element("span", class_="bar", aria_hidden="true")
-            for name, color in ACTIVITY_COLORS.items():
-                share = 100 * run.seconds[name] / total
-                bar.append(
-                    element(
-                        "i",
-                        style=f"width: {share:.2f}%; background: var(--line-{color})",
-                        title=f"{name} {share:.0f} %",
-                    )
+    for run in runs:
+        total = sum(run.seconds.values())
+        if not total:
+            continue
+        bar = element("span", class_="bar", aria_hidden="true")
+        for name, color in ACTIVITY_COLORS.items():
+            share = 100 * run.seconds[name] / total
+            bar.append(
+                element(
+                    "i",
+                    style=f"width: {share:.2f}%; background: var(--line-{color})",
+                    title=f"{name} {share:.0f} %",
                 )
-            shares = [Cell(f"{100 * run.seconds[name] / total:.0f} %", run.seconds[name]) for name in ACTIVITIES]
-            work = run.seconds["environment"] + run.seconds["policy"]
-            worst = run.worst["environment"] + run.worst["policy"]
-            balance = Cell(f"{worst / work:.2f}", worst / work) if work else Cell(MISSING)
-            runs = [one for other in groups for one in other.runs]
-            rows.append([_label(run, runs), bar, *shares, balance])
+            )
+        shares = [Cell(f"{100 * run.seconds[name] / total:.0f} %", run.seconds[name]) for name in ACTIVITIES]
+        work = run.seconds["environment"] + run.seconds["policy"]
+        worst = run.worst["environment"] + run.worst["policy"]
+        balance = Cell(f"{worst / work:.2f}", worst / work) if work else Cell(MISSING)
+        rows.append([_label(run, runs), bar, *shares, balance])
     if not rows:
         return []
     key = element("ul", class_="key")

@@ -1,4 +1,4 @@
-"""Everything that a report shows of one run, read from its directory; a damaged or missing file is a note."""
+"""The content of a report about one run, read from its directory; a damaged or missing file becomes a note."""
 
 from __future__ import annotations
 

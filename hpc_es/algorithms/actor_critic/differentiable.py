@@ -17,7 +17,7 @@ from hpc_es.policies.networks.layers import normalised_columns
 
 
 def differentiable(policy: Policy) -> DifferentiablePolicy | None:
-    """Return a policy with its value function; None if it has no gradient here."""
+    """Return a policy with its value function; None if the actor-critic cannot differentiate it."""
     if isinstance(policy, NetworkPolicy):
         if policy.network.backend == "tensorflow":
             from hpc_es.algorithms.actor_critic.tensorflow_gradient import TensorFlowPolicy

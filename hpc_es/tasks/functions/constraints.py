@@ -60,7 +60,7 @@ def feasible_first(costs: Float64, g: Float64) -> Float64:
 
 @dataclass(frozen=True)
 class Lagrangian:
-    """Coefficients of the augmented Lagrangian, and what their adaptation remembers.
+    """Coefficients of the augmented Lagrangian, and the state of their adaptation.
 
     State, shared:
         lagrangian_multipliers: float64[constraints], if the handling is augmented_lagrangian; lam
