@@ -307,15 +307,16 @@ def test_two_tasks_share_a_study(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_killed_task_of_a_study_loses_no_trial(tmp_path: Path) -> None:
-    output, (base, pause) = tmp_path / "study", paused(tmp_path)
-    with begin(0, output, OPTUNA, base=base) as job:
+@pytest.mark.parametrize("sampler", ["tpe", "cma_es"])
+def test_killed_task_of_a_study_loses_no_trial(sampler: str, tmp_path: Path) -> None:
+    output, (base, pause), text = tmp_path / "study", paused(tmp_path), f"{OPTUNA}\nsampler: {sampler}"
+    with begin(0, output, text, base=base) as job:
         in_the_middle(output, 0)
         values = read_report(output).rows[0]["hyperparameters"]
         os.kill(job.process.pid, signal.SIGKILL)
         job.wait(60)
     pause.unlink()
-    tune(2, output, OPTUNA, base=base)
+    tune(2, output, text, base=base)
     result = outcome(output)
     assert sorted(result) == list(range(8))
     assert {state for state, _, _ in result.values()} <= {"complete", "pruned"}
@@ -323,6 +324,9 @@ def test_killed_task_of_a_study_loses_no_trial(tmp_path: Path) -> None:
     rows = {row["trial"]: row for row in read_report(output).rows}
     assert rows[0]["hyperparameters"] == values
     assert [row["generation"] for row in metrics(output / "trial_0000")] == list(range(6))
+    if sampler == "cma_es":  # a generation of 6 candidates, and two of the next one
+        jobs = [trial.system_attrs["hpc_es:job"] for trial in Study(output, {}, 8, 1)._study.trials]
+        assert jobs == [[0, job] for job in range(6)] + [[1, 0], [1, 1]]
 
 
 @pytest.mark.long
