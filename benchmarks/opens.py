@@ -1,6 +1,7 @@
 """Number of files that a rank opens before its first generation: `python -m benchmarks.opens [CONFIG ...]`.
 
-Needs strace. Files below `sys.prefix` belong to the virtual environment, the others to Python and the system.
+Needs strace. Files below `sys.prefix` belong to the virtual environment, the others to Python, hpc_es and the system. Those
+of the kernel (/proc, /sys, /dev), most of which MPI reads, are not on a disk.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 from benchmarks.jobs import MPIEXEC, ROOT
 
 RANKS = 3
+KERNEL = ("/proc/", "/sys/", "/dev/")
 OPENED = re.compile(r'openat\([^"]*"([^"]+)".*\) = (-?\d+)')
 TRACED = 'exec strace -f -e trace=openat -o "$0.$PMI_RANK" "$@"'
 
@@ -24,14 +26,17 @@ def main() -> int:
     if shutil.which("strace") is None:
         sys.stderr.write("benchmarks.opens needs strace: apt install strace\n")
         return 2
-    print("| config | rank | files opened | of the environment | not found |\n|---|---|---|---|---|")
+    print(
+        "| config | rank | files opened | of the kernel | of the environment | not found |\n|---|---|---|---|---|---|"
+    )
     for config in sys.argv[1:] or ["es_cartpole", "es_halfcheetah"]:
         for rank, traced in enumerate(traces(ROOT / f"configs/{config}.yaml")):
             if rank < 2:  # the others are like rank 1
                 calls = [match.groups() for match in map(OPENED.search, traced.splitlines()) if match]
                 opened = [path for path, result in calls if result != "-1"]
-                inside = sum(path.startswith(sys.prefix) for path in opened)
-                print(f"| {config} | {rank} | {len(opened)} | {inside} | {len(calls) - len(opened)} |")
+                kernel, inside = (sum(path.startswith(start) for path in opened) for start in (KERNEL, sys.prefix))
+                missing = sum(result == "-1" and not path.startswith(KERNEL) for path, result in calls)
+                print(f"| {config} | {rank} | {len(opened)} | {kernel} | {inside} | {missing} |")
     return 0
 
 

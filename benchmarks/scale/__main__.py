@@ -9,7 +9,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +95,9 @@ def vectors(options: argparse.Namespace) -> Iterator[Row]:
 def far(options: argparse.Namespace) -> Iterator[Row]:
     """Yield simulations of Humanoid on clusters, from the costs on one rank of this machine."""
     one = measure(load(HUMANOID, SHORT), options.seconds)
+    if options.step is not None:
+        costs = replace(one.costs, step=options.step, call=options.call, job=0.0, chunk=0.0, extras=())
+        one = replace(one, costs=costs)
     yield from (generation.row() for generation in modelled.far(one, Cluster()))
 
 
@@ -158,6 +161,8 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--tables", nargs="+", default=list(TABLES), choices=list(TABLES), help="default: all")
     p.add_argument("--parameters", type=int, nargs="+", default=(1_000_000, 10_000_000, 100_000_000))
     p.add_argument("--seconds", type=float, default=30.0, help="time for measuring the costs on one rank")
+    p.add_argument("--step", type=float, help="seconds of an environment step instead of measured ones, for far")
+    p.add_argument("--call", type=float, default=0.0, help="seconds of a policy call, with --step")
     p.add_argument("--csv", type=Path, help="write generations, measured and predicted, such as to docs/scale.csv")
     p.add_argument("--png", type=Path, help="draw them, such as to docs/scale.png")
     return p

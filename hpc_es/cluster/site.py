@@ -20,9 +20,9 @@ from annotated_types import MinLen
 
 from hpc_es.config import validation
 from hpc_es.config.options import Count, option, options
-from hpc_es.config.yaml_text import ConfigProblem, read_yaml
+from hpc_es.config.yaml_text import read_yaml
 from hpc_es.core.data import Json
-from hpc_es.core.errors import ConfigError, as_yaml, found_text
+from hpc_es.core.errors import ConfigError, ConfigProblem, as_yaml, found_text
 
 Word = Annotated[str, MinLen(1)]
 Words = Annotated[tuple[Word, ...], MinLen(1)]

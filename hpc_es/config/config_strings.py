@@ -17,9 +17,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from hpc_es.config.yaml_text import ConfigProblem
 from hpc_es.core.data import ConfigData, Json
-from hpc_es.core.errors import ConfigError, found_text, nearest
+from hpc_es.core.errors import ConfigError, ConfigProblem, found_text, nearest
 
 OPENING, CLOSING = "([{", ")]}"
 

@@ -19,7 +19,6 @@ from pathlib import Path
 from hpc_es.config import config_strings, registry, validation
 from hpc_es.config.options import Hint, OptionsClass, Row, field_hints, kinds_mark, markdown, options_class, rows
 from hpc_es.config.schema import Config
-from hpc_es.config.yaml_text import override, read_yaml
 from hpc_es.core.data import ConfigData, Json
 from hpc_es.core.errors import ConfigError, Problems, UserError
 from hpc_es.core.interfaces import Needs
@@ -138,6 +137,8 @@ def with_overrides(data: ConfigData, overrides: Iterable[str]) -> tuple[dict[str
     Where overrides change the kind of a section, keys of the file that only the old kind has are dropped, unless
     another override sets them. An algorithm may change the kind of noise or policy, if the config names none.
     """
+    from hpc_es.config.yaml_text import override  # imports yaml, which other ranks than 0 do not need
+
     overrides = list(overrides)
     changed, notes = dict(override(data, overrides)), list[str]()
     set_keys = {item.partition("=")[0] for item in overrides}
@@ -194,6 +195,8 @@ def _without_keys(values: ConfigData, prefix: str, dropped: Collection[str]) -> 
 
 def is_tuning_file(source: Path | str) -> bool:
     """Return whether this is a tuning file and not a config; raise ConfigError if it is not YAML."""
+    from hpc_es.config.yaml_text import read_yaml  # imports yaml, which other ranks than 0 do not need
+
     return not config_strings.is_config_string(str(source)) and _is_tuning(read_yaml(Path(source)))
 
 
@@ -203,6 +206,8 @@ def _is_tuning(data: ConfigData) -> bool:
 
 def _read(source: Path | str, overrides: Iterable[str]) -> tuple[ConfigData, str]:
     """Return the data of a file or config string, whose task may come from an override, and the stem of the file."""
+    from hpc_es.config.yaml_text import override, read_yaml  # imports yaml, which other ranks than 0 do not need
+
     if isinstance(source, str) and config_strings.is_config_string(source):
         registry.make_importable()
         return config_strings.parse_config_string(source, override({}, overrides).get("task")), ""

@@ -30,9 +30,8 @@ from annotated_types import Ge, Gt, Interval
 from typing_extensions import dataclass_transform
 
 from hpc_es.config import registry
-from hpc_es.config.yaml_text import ConfigProblem
 from hpc_es.core.data import ConfigData
-from hpc_es.core.errors import ConfigError, as_yaml, join
+from hpc_es.core.errors import ConfigError, ConfigProblem, as_yaml, join
 
 T = TypeVar("T")
 Hint: TypeAlias = object  # a type hint, such as `int | None`: type hints have no common class

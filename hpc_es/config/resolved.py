@@ -17,8 +17,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_origin
 
-import yaml
-
 from hpc_es.config import registry
 from hpc_es.config.options import (
     LISTS,
@@ -34,7 +32,6 @@ from hpc_es.config.options import (
 )
 from hpc_es.config.registry import Package, find, is_user_kind, search_path_text, source_files, source_hash
 from hpc_es.config.schema import USUAL_CHUNK, Config
-from hpc_es.config.yaml_text import Dumper, parse
 from hpc_es.core.data import ConfigData
 from hpc_es.core.errors import ConfigError, UserError
 
@@ -59,6 +56,10 @@ def _plain(value: object, keep: Callable[[dataclasses.Field[object], object], bo
 
 def dump(config: Config) -> str:
     """Return the resolved config as YAML text; equal configs give equal texts."""
+    import yaml  # here and below: other ranks than 0 do not need it
+
+    from hpc_es.config.yaml_text import Dumper
+
     return yaml.dump(resolved(config), Dumper=Dumper, sort_keys=False, allow_unicode=True, width=120)
 
 
@@ -70,7 +71,12 @@ def dump_json(config: Config) -> str:
 def plain_data(text: str) -> ConfigData:
     """Return the data of a text from `dump` or `dump_json`, without importing the kinds in it; raise ConfigError."""
     try:
-        data = json.loads(text) if text.startswith("{") else parse(text)
+        if text.startswith("{"):
+            data = json.loads(text)
+        else:
+            from hpc_es.config.yaml_text import parse
+
+            data = parse(text)
         if not isinstance(data, dict):
             raise TypeError(f"expected a mapping, found {type(data).__name__}")
         return data

@@ -14,8 +14,7 @@ from annotated_types import Interval, MinLen
 
 from hpc_es.config.options import Count, Kinds, Natural, NonNegative, Positive, option, options, unused
 from hpc_es.config.registry import is_user_kind, module
-from hpc_es.config.yaml_text import ConfigProblem
-from hpc_es.core.errors import as_yaml
+from hpc_es.core.errors import ConfigProblem, as_yaml
 
 Text = Annotated[str, MinLen(1)]
 LIMITS = "set stop.generations, timesteps, episodes, seconds, target_return, target_value or patience"

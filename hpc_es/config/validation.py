@@ -34,7 +34,6 @@ from hpc_es.config.options import (
     rows,
     union_members,
 )
-from hpc_es.config.yaml_text import parse
 from hpc_es.core.data import ConfigData, Json
 from hpc_es.core.errors import ConfigError, Problems, found_text, has_synonym, join, nearest, nearest_name
 
@@ -238,6 +237,8 @@ def _expected(hint: Hint, value: object) -> str:
 
 
 def _is_quoted_number(text: str) -> bool:
+    from hpc_es.config.yaml_text import parse
+
     try:
         return isinstance(parse(text), int | float)
     except ValueError:

@@ -11,9 +11,7 @@ from pathlib import Path
 import yaml
 
 from hpc_es.core.data import ConfigData, Json
-from hpc_es.core.errors import ConfigError, found_text, nearest
-
-ConfigProblem = tuple[str, str]  # dotted key, text
+from hpc_es.core.errors import ConfigError, ConfigProblem, found_text, nearest
 
 
 class Loader(yaml.SafeLoader):

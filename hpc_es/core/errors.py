@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
+import functools
 import importlib.util
 import json
 import math
 import os
 import re
-import sysconfig
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+
+ConfigProblem = tuple[str, str]  # dotted key, text
 
 
 class UserError(Exception):
@@ -97,10 +98,6 @@ MAX_TEXT = 1000  # characters of a line in the log
 MAX_DETAILS = 16_000  # characters of a traceback; the middle of a longer one is omitted
 _PACKAGES = ("site-packages", "dist-packages")
 _GENERATED = "__autograph_generated_file"  # by TensorFlow, from functions of any package
-_LIBRARY_DIRECTORIES = tuple(
-    directory + os.sep
-    for directory in (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), str(Path(__file__).parents[1]))
-)
 
 
 @dataclass(frozen=True)
@@ -163,11 +160,19 @@ def _is_user_code(frame: FrameType) -> bool:
     return is_user_file(path)
 
 
+@functools.cache
+def _library_directories() -> tuple[str, ...]:
+    import sysconfig  # reads files that few runs need
+
+    package = str(Path(__file__).parents[1])
+    return tuple(path + os.sep for path in (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), package))
+
+
 def is_user_file(path: str) -> bool:
     """Return whether a file of Python code is not of Python, of an installed package or of hpc_es."""
     if path.startswith(("<", "~")) or _GENERATED in path:  # such as <string>, and ~ for built-in functions in profiles
         return False
-    return not path.startswith(_LIBRARY_DIRECTORIES) and not any(name in Path(path).parts for name in _PACKAGES)
+    return not path.startswith(_library_directories()) and not any(name in Path(path).parts for name in _PACKAGES)
 
 
 # Optional packages: the extra of hpc_es that installs each, and messages about missing ones.
@@ -282,7 +287,10 @@ def nearest_name(name: str, names: Iterable[str]) -> str:
     """Return the valid name most like this one, a synonym first, or "" if none is similar."""
     lowered = {valid.lower(): valid for valid in names}
     near = [synonym for synonym in SYNONYMS.get(name.lower(), ()) if synonym in lowered]
-    near = near or difflib.get_close_matches(name.lower(), lowered, 1)
+    if not near:
+        import difflib
+
+        near = difflib.get_close_matches(name.lower(), lowered, 1)
     return lowered[near[0]] if near else ""
 
 

@@ -9,7 +9,6 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
-import importlib.metadata
 import json
 import os
 import platform
@@ -78,6 +77,8 @@ PACKAGES = (
 @functools.cache
 def versions() -> Mapping[str, str]:
     """Return the versions of hpc_es, Python and all installed packages of PACKAGES."""
+    import importlib.metadata  # imports 60 modules that other ranks than 0 do not need
+
     result = {"hpc_es": __version__, "python": platform.python_version()}
     for name in PACKAGES:
         try:

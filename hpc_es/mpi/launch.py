@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, MutableMapping
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import NoReturn
 
@@ -127,8 +126,12 @@ def prefer_short_addresses(environ: MutableMapping[str, str]) -> None:
     With UCX it publishes its address together with 4 KiB of uninitialised memory; when encoded, a part of that may be
     longer than the 1024 bytes that srun's pmi2 reads at once, and the start fails (seen once).
     """
+    if not by_srun(environ):
+        return
+    from importlib.metadata import PackageNotFoundError, version  # imports 60 modules
+
     with contextlib.suppress(PackageNotFoundError):
-        if by_srun(environ) and version("mpich"):  # another MPICH may have been built without libfabric
+        if version("mpich"):  # another MPICH may have been built without libfabric
             environ.setdefault("MPIR_CVAR_CH4_NETMOD", "ofi")
 
 

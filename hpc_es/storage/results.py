@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
 
 import numpy as np
 
@@ -239,7 +239,8 @@ def statistics(values: Sequence[float | None]) -> dict[str, float] | None:
         return None
     low, median, high = (float(value) for value in np.quantile(np.array(numbers, np.float64), [0.25, 0.5, 0.75]))
     spread = {"quartile_1": low, "quartile_3": high, "interquartile_range": high - low}
-    return {"mean": fmean(numbers), "median": median, **spread, "min": min(numbers), "max": max(numbers)}
+    mean = math.fsum(numbers) / len(numbers)
+    return {"mean": mean, "median": median, **spread, "min": min(numbers), "max": max(numbers)}
 
 
 def summary_text(summary: JsonObject) -> str:

@@ -15,9 +15,8 @@ from hpc_es.algorithms.common.ranking import default_population
 from hpc_es.algorithms.common.strategy import Strategy
 from hpc_es.config.registry import is_user_kind, kinds, module
 from hpc_es.config.schema import Config
-from hpc_es.config.yaml_text import ConfigProblem
 from hpc_es.core.data import Box
-from hpc_es.core.errors import ConfigError, missing_text
+from hpc_es.core.errors import ConfigError, ConfigProblem, missing_text
 from hpc_es.core.interfaces import (
     Algorithm,
     Needs,

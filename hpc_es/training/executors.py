@@ -12,7 +12,6 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from statistics import median
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -452,6 +451,8 @@ class Rank0Alone:
             return time.perf_counter() < self._until
         if seconds > LONGEST_SECONDS:
             return False
+        from statistics import median  # which ranks that cannot be alone do not need
+
         is_faster = bool(self._seconds_alone) and median(self._seconds_alone) < median(self._seconds_together)
         if not is_faster:
             self._to_trial -= 1

@@ -19,9 +19,9 @@ from hpc_es.config.loading import validate
 from hpc_es.config.options import Count, option, options
 from hpc_es.config.resolved import resolved
 from hpc_es.config.schema import Config
-from hpc_es.config.yaml_text import ConfigProblem, override, parse, read_yaml
+from hpc_es.config.yaml_text import override, parse, read_yaml
 from hpc_es.core.data import ConfigData
-from hpc_es.core.errors import ConfigError
+from hpc_es.core.errors import ConfigError, ConfigProblem
 from hpc_es.storage.results import budget
 from hpc_es.training.compatibility import needs
 from hpc_es.tuning.space import Hyperparameters, Space, all_trials, as_text, grid_size, parse_space

@@ -13,9 +13,8 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from hpc_es.config.yaml_text import ConfigProblem
 from hpc_es.core.data import ConfigData
-from hpc_es.core.errors import found_text, nearest
+from hpc_es.core.errors import ConfigProblem, found_text, nearest
 from hpc_es.core.keys import Keys, Purpose
 
 Value: TypeAlias = Any  # of a config key, as YAML gives it

@@ -8,7 +8,6 @@ identical.
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -44,6 +43,8 @@ def kind_of(environment: Environment) -> NativeKind:
 
 def backend_factory(environment: Environment) -> Callable[[], EnvironmentBackend]:
     """Return a function that creates native backends; NotNativeError if the environment needs Gymnasium."""
+    import importlib.metadata
+
     kind, limit = kind_of(environment), time_limit(environment)
     if environment.unwrapped.render_mode is not None:
         raise NotNativeError("it is rendered")
