@@ -1,7 +1,7 @@
 """Number of files that a rank opens before its first generation: `python -m benchmarks.opens [CONFIG ...]`.
 
-Needs strace. Files below `sys.prefix` belong to the virtual environment, the others to Python, hpc_es and the system. Those
-of the kernel (/proc, /sys, /dev), most of which MPI reads, are not on a disk.
+Needs strace. Files below `sys.prefix` belong to the virtual environment. Those of the kernel (/proc, /sys, /dev), most
+of which MPI reads, are not on a disk. The others belong to Python, hpc_es and the system.
 """
 
 from __future__ import annotations

@@ -96,7 +96,8 @@ def far(options: argparse.Namespace) -> Iterator[Row]:
     """Yield simulations of Humanoid on clusters, from the costs on one rank of this machine."""
     one = measure(load(HUMANOID, SHORT), options.seconds)
     if options.step is not None:
-        costs = replace(one.costs, step=options.step, call=options.call, job=0.0, chunk=0.0, extras=())
+        assumed = {"step": options.step, "call": options.call, "partial_update": options.update}
+        costs = replace(one.costs, **assumed, job=0.0, chunk=0.0, extras=())
         one = replace(one, costs=costs)
     yield from (generation.row() for generation in modelled.far(one, Cluster()))
 
@@ -163,6 +164,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--seconds", type=float, default=30.0, help="time for measuring the costs on one rank")
     p.add_argument("--step", type=float, help="seconds of an environment step instead of measured ones, for far")
     p.add_argument("--call", type=float, default=0.0, help="seconds of a policy call, with --step")
+    p.add_argument("--update", type=float, default=1.5e-4, help="seconds of the update per job, with --step")
     p.add_argument("--csv", type=Path, help="write generations, measured and predicted, such as to docs/scale.csv")
     p.add_argument("--png", type=Path, help="draw them, such as to docs/scale.png")
     return p

@@ -53,7 +53,7 @@ def cost(x: np.ndarray, cv: float, is_smooth: bool) -> float:
     """Return the sphere of all coordinates of x, float64[size], but the first, after a sleep."""
     deviation = math.sqrt(math.log(1 + cv * cv))
     if is_smooth:
-        normal = (float(x[0]) - 1.0) / 0.5  # about N(0, 1)
+        normal = min(max((float(x[0]) - 1.0) / 0.5, -2.5), 2.5)  # about N(0, 1)
     else:
         bits = int.from_bytes(hashlib.sha256(x.tobytes()).digest()[:6], "little")
         normal = NormalDist().inv_cdf((bits + 0.5) / 2**48)

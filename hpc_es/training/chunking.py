@@ -37,7 +37,7 @@ DISPATCH_SECONDS = 15e-6  # of rank 0 per chunk that it hands out
 FEW_JOBS = 32  # jobs per rank up to which it matters whether rank 0 evaluates too
 ORDERED_SECONDS = 0.02  # mean seconds of a job from which long jobs are handed out first
 MOST_REMEMBERED = 512  # evaluated candidates, from which durations are estimated
-NEIGHBOURS = 5  # whose durations are averaged
+NEIGHBOURS = 5  # similar candidates
 WELL_DIVIDED = 0.75  # share of the ranks' time below which a population that does not fit them is reported
 
 MIXED_CHUNK = (
@@ -254,7 +254,7 @@ def _continues(first: Chunk, jobs: int, chunk: Chunk) -> bool:
 
 
 class JobDurations:
-    """Estimates how long jobs take from the durations of similar candidates.
+    """Estimates how long jobs take: a linear fit of the logarithm, and its mean error for similar candidates.
 
     No result depends on it: the order in which jobs are handed out is all that follows from durations.
     """
@@ -277,13 +277,18 @@ class JobDurations:
         """Return the indices of candidates, float64[jobs, size], from the longest to the shortest; () if unknown."""
         if self._vectors is None or len(self._vectors) < NEIGHBOURS:
             return ()
-        scale = self._vectors.std(axis=0)
+        middle, scale = self._vectors.mean(axis=0), self._vectors.std(axis=0)
         scale[scale == 0] = 1.0
-        known, new = self._vectors / scale, self._features(vectors) / scale
+        known, new = (self._vectors - middle) / scale, (self._features(vectors) - middle) / scale
+        size = known.shape[1]
+        slopes, logarithms = np.zeros(size), self._logarithms - self._logarithms.mean()
+        if size <= MOST_REMEMBERED:  # ridge regression
+            slopes = np.linalg.solve(known.T @ known + size * np.eye(size), known.T @ logarithms)
+        errors = logarithms - known @ slopes
         squared = np.square(known).sum(axis=1) + np.square(new).sum(axis=1)[:, np.newaxis] - 2 * new @ known.T
         nearest = np.argsort(squared, axis=1, kind="stable")[:, :NEIGHBOURS]
         weights = 1 / (np.take_along_axis(squared, nearest, axis=1).clip(min=0) + 1e-6)
-        estimates = (weights * self._logarithms[nearest]).sum(axis=1) / weights.sum(axis=1)
+        estimates = new @ slopes + (weights * errors[nearest]).sum(axis=1) / weights.sum(axis=1)
         return tuple(np.argsort(-estimates, kind="stable").tolist())
 
     def _features(self, vectors: Float64) -> Float64:
