@@ -378,3 +378,25 @@ def test_closed_generations_give_up_the_same_jobs_after_a_kill(tmp_path: Path) -
 
 def calls_of(run: Path) -> int:
     return len((run / "evaluations.csv").read_text().splitlines()) - 1
+
+
+@pytest.mark.long
+def test_run_killed_among_its_initial_points_has_the_results_of_a_whole_run(tmp_path: Path) -> None:
+    """Three unknown points are evaluated, two known ones are not."""
+    (tmp_path / "calls").mkdir()
+    points = [{"x": [0.6, 0.1 * index, 0.0]} for index in range(3)]
+    known = [{"x": [1.0, 0.0, 0.5], "value": 1.25}, {"x": [0.0, 0.0, 0.25], "value": 0.0625}]
+    (tmp_path / "points.json").write_text(json.dumps([*known, *points]))
+    config, run = unequal(tmp_path, seconds=0.3, calls=str(tmp_path / "calls")), tmp_path / "run"
+    start_at = "task.initial_points=points.json"
+    with start(2, arguments(config, run, start_at), cwd=tmp_path) as job:
+        wait_for_calls(tmp_path / "calls", 3)
+        job.signal(1, signal.SIGKILL)
+        assert job.wait().status != 0
+    finished(3, config, run, start_at)
+    before = calls(tmp_path / "calls")
+    finished(1, config, tmp_path / "straight", start_at)
+    assert calls(tmp_path / "calls") - before == 12 * 3 - 2
+    assert_same(run, tmp_path / "straight")
+    lines = (run / "evaluations.csv").read_text().splitlines()[1:6]
+    assert [line.split(",")[2:4] for line in lines[3:]] == [["0.0625", "0.0"], ["1.25", "1.0"]]
