@@ -186,7 +186,7 @@ def own_call(policy: Any, size: int) -> Callable[[], Any]:
         from hpc_es.policies.networks.jax_networks import JaxCall
 
         call = JaxCall(policy.network, size)
-    parameters = call.load(weights_of(policy, size))
+    parameters = call.load(weights_of(policy, size), {})
     return lambda: np.asarray(call.step(parameters, memory, observations)[0])
 
 

@@ -22,7 +22,7 @@ COMPILED = {"jax", "jaxlib", "gymnax", "brax", "mujoco_playground", "jumanji", "
 JAX_NETWORKS = {
     *(f"algorithms/actor_critic/{name}.py" for name in ("compiled", "jax_gradient")),
     "tasks/model/jax_model.py",
-    *(f"policies/networks/jax_{name}.py" for name in ("convolutional", "convolutions", "networks")),
+    *(f"policies/networks/jax_{name}.py" for name in ("convolutional", "convolutions", "low_rank", "networks")),
     "noise/portable_jax.py",
 }
 ROOT = Path(hpc_es.__file__).parent

@@ -15,7 +15,7 @@ import inspect
 import os
 import random
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -27,7 +27,7 @@ from hpc_es.config.registry import config_directory, import_function, source_has
 from hpc_es.core.data import Box, Float32, Normaliser, ObservationSpec, Spaces
 from hpc_es.core.errors import ConfigError, failure_from_error, missing_text
 from hpc_es.core.policy import Actor, Pure
-from hpc_es.core.population import Population
+from hpc_es.core.population import LowRank, Population
 from hpc_es.devices.jax_setup import configured_jax, require_device
 from hpc_es.policies.networks.compiled_actor import CompiledActor, CompiledCall, SharedActor
 from hpc_es.policies.networks.feed_forward import PolicyOptions
@@ -91,13 +91,17 @@ class NetworkPolicy:
         self.action_noise_std = options.action_noise_std
         self.candidates_per_call = options.candidates_per_call
         self.compiled_by = network.backend
+        self._low_rank_calls: dict[tuple[str, ...], CompiledCall] = {}  # by the matrices of low rank
 
     def initial(self, rng: np.random.Generator) -> Float32:
         with restored_generators():
             return self.network.initial(rng)
 
-    def _compiled(self, size: int | None) -> CompiledCall:
-        """Return the compiled network, for `size` candidates or for rows with the same parameters."""
+    def _compiled(self, size: int | None, factored: Sequence[str] = ()) -> CompiledCall:
+        """Return the compiled network, for `size` candidates or for rows with the same parameters.
+
+        The matrices `factored` are taken as common weights and factors.
+        """
         if self.network.backend == "tensorflow":
             from hpc_es.policies.networks.tensorflow_actors import TensorFlowCall
 
@@ -105,7 +109,7 @@ class NetworkPolicy:
         require_device(None, configured_jax().devices()[0].platform)
         from hpc_es.policies.networks.jax_networks import JaxCall
 
-        return JaxCall(self.network, size)
+        return JaxCall(self.network, size, factored)
 
     @cached_property
     def _call(self) -> CompiledCall:
@@ -115,12 +119,33 @@ class NetworkPolicy:
     def _shared_call(self) -> CompiledCall:
         return self._compiled(None)
 
+    def factored(self, matrices: Sequence[str]) -> tuple[str, ...]:
+        """Return which of these matrices are evaluated from low-rank factors; the others have to be formed."""
+        if self.network.backend == "tensorflow":
+            return ()
+        from hpc_es.policies.networks.jax_low_rank import formed_weights
+
+        network, observation = self.network, self.spaces.observations
+        formed = formed_weights(network.apply, network.layout, matrices, network.memory(), observation)
+        return tuple(name for name in matrices if name not in formed)
+
+    def _call_for(self, parameters: Population) -> CompiledCall:
+        if not isinstance(parameters, LowRank) or not parameters.matrices:
+            return self._call
+        matrices = tuple(parameters.matrices)
+        if matrices not in self._low_rank_calls:
+            factored = self.factored(matrices)
+            self._low_rank_calls[matrices] = (
+                self._compiled(self.candidates_per_call, factored) if factored else self._call
+            )
+        return self._low_rank_calls[matrices]
+
     def bind(self, parameters: Population, normaliser: Normaliser | None) -> Actor:
         return self.bind_with(self.head, parameters, normaliser)
 
     def bind_with(self, head: ActionHead, parameters: Population, normaliser: Normaliser | None) -> Actor:
         """Return an actor with another head, such as one that samples actions."""
-        return CompiledActor(self._call, parameters, self._taking_logits(head), normaliser)
+        return CompiledActor(self._call_for(parameters), parameters, self._taking_logits(head), normaliser)
 
     def bind_shared(self, head: ActionHead, theta: Float32, rows: int) -> Actor:
         """Return an actor whose rows all have the parameters theta, float32[params], which is faster: `SharedActor`."""

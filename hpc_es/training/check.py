@@ -19,6 +19,7 @@ from hpc_es.core.interfaces import AnyAlgorithm, AnyProblem, Problem, Task, Vect
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.core.policy import Policy
 from hpc_es.core.population import unperturbed
+from hpc_es.policies.network import NetworkPolicy
 from hpc_es.tasks.episodes.environments import hidden_state_difference
 from hpc_es.tasks.episodes.task import Episodes
 from hpc_es.training.build import cutting_of, preflight, unit_of
@@ -70,7 +71,7 @@ def check(config: Config, ranks: int | None = None, output: Path | None = None, 
     elif offers(config).values:
         lines.append(f"  objective {task.name}, of {problem.size:,} numbers")
     lines += [f"  {line}" for line in getattr(task, "summary", ())]
-    lines += _noise_lines(config, problem) if needs(config).noise else []
+    lines += _noise_lines(config, problem, policy) if needs(config).noise else []
     lines.append(f"  chunks: {chunks(config, problem)}")
     idle = None
     if ranks is not None:
@@ -85,8 +86,8 @@ def check(config: Config, ranks: int | None = None, output: Path | None = None, 
     return 0
 
 
-def _noise_lines(config: Config, problem: VectorProblem) -> list[str]:
-    """Return the memory of the noise table, and which parts have low-rank perturbations."""
+def _noise_lines(config: Config, problem: VectorProblem, policy: Policy | None) -> list[str]:
+    """Return the memory of the noise table, and which parts have low-rank perturbations and are formed."""
     lines, factorisation = [], factorisation_of(config, problem.layout)
     if config.noise.kind == "table":
         megabytes = config.noise.table_size * np.dtype(np.float32).itemsize / 1e6
@@ -95,6 +96,11 @@ def _noise_lines(config: Config, problem: VectorProblem) -> list[str]:
         full = [name for name in problem.layout.shapes if name not in factorisation.matrices]
         matrices = f"{', '.join(factorisation.matrices)}; full noise: {', '.join(full) or 'none'}"
         lines.append(f"  noise of rank {factorisation.rank}: {matrices}")
+        if isinstance(policy, NetworkPolicy) and not offers(config).compiled and needs(config).max_rank > 1:
+            factored = policy.factored(tuple(factorisation.matrices))
+            formed = [name for name in factorisation.matrices if name not in factored]
+            text = f"{', '.join(formed)}; noise.full: [...] gives them full noise" if formed else "none"
+            lines.append(f"  matrices that have to be formed for each candidate: {text}")
     return lines
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hpc_es.core.data import Array, Float32, Normaliser
-from hpc_es.core.population import Layout, Population
+from hpc_es.core.population import Layout, LowRank, Population
 from hpc_es.policies.networks.heads import ActionHead, normalise
 
 
@@ -25,10 +25,15 @@ class CompiledCall(Protocol):
 
     size: int | None
     layout: Layout  # of the parameters
+    factored: Sequence[str]  # the matrices that it takes as common weights and the factors of each candidate
     memory: Sequence[Array]  # leaves of the memory at the start of an episode, [*shape]
 
-    def load(self, parts: Mapping[str, Float32]) -> Any:
-        """Return parameters, float32[size, *shape] by name, as arrays of the library."""
+    def load(self, parts: Mapping[str, Float32], common: Mapping[str, Float32]) -> Any:
+        """Return parameters as arrays of the library.
+
+        `parts` are float32[size, *shape] by name; for a factored matrix "<name>:left" [size, rank, rows] and
+        "<name>:right" [size, rank, columns]. `common` are the common weights, float32[*shape], of such matrices.
+        """
         ...
 
     def step(self, parameters: Any, memory: Sequence[Any], observations: Array) -> tuple[Any, Sequence[Any]]:
@@ -47,10 +52,16 @@ class CompiledActor:
     ) -> None:
         self._call, self._head, self._normaliser = call, head, normaliser
         rows = len(parameters)
-        self._parts = {
-            name: np.asarray(parameters.elements(start, stop), np.float32).reshape(rows, *call.layout.shapes[name])
-            for name, (start, stop) in call.layout.spans.items()
-        }
+        self._parts: dict[str, Float32] = {}
+        self._common: dict[str, Float32] = {}
+        for name, (start, stop) in call.layout.spans.items():
+            if name in call.factored:
+                assert isinstance(parameters, LowRank)
+                self._common[name] = parameters.centre_part(name)
+                self._parts[f"{name}:left"], self._parts[f"{name}:right"] = parameters.factors(name)
+            else:
+                elements = np.asarray(parameters.elements(start, stop), np.float32)
+                self._parts[name] = elements.reshape(rows, *call.layout.shapes[name])
         self._bind(rows, [np.repeat(leaf[np.newaxis], rows, axis=0) for leaf in call.memory])
 
     def _bind(self, rows: int, memory: Sequence[Array]) -> None:
@@ -63,7 +74,8 @@ class CompiledActor:
         self._spans = [slice(start, start + size) for start in range(0, calls * size, size)]
         rows_of_calls = [self._padding[span] for span in self._spans]
         self._parameters = [
-            self._call.load({name: part[rows] for name, part in self._parts.items()}) for rows in rows_of_calls
+            self._call.load({name: part[rows] for name, part in self._parts.items()}, self._common)
+            for rows in rows_of_calls
         ]
         self._memory: list[list[Any]] = [[leaf[rows] for leaf in memory] for rows in rows_of_calls]
 
@@ -112,7 +124,7 @@ class SharedActor:
         """Bind the parameters theta, float32[params]."""
         assert call.size is None
         self._call, self._head = call, head
-        self._parameters = call.load(call.layout.split(theta[np.newaxis]))
+        self._parameters = call.load(call.layout.split(theta[np.newaxis]), {})
         self._rows, self._positions = rows, np.arange(rows)
         self._observations: Array | None = None  # of all positions
         self._memory: list[Any] = [np.repeat(leaf[np.newaxis], rows, axis=0) for leaf in call.memory]

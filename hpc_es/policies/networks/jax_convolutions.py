@@ -1,4 +1,4 @@
-"""Convolutions of custom networks in JAX, one candidate after the other on a CPU.
+"""Traced programs of custom networks in JAX, whose convolutions are computed one candidate after the other on a CPU.
 
 Under `jax.vmap` over kernels JAX makes a grouped convolution, which takes longer on a CPU. A function is therefore
 traced, and its convolutions are replaced. Those within loops and conditions stay as they are. Set up JAX before
@@ -29,13 +29,13 @@ def convolving_in_turn(function: Callable[..., Any]) -> Callable[..., Any]:
         closed, result = jax.make_jaxpr(function, return_shape=True)(*arguments)
         if not _convolves(closed.jaxpr):
             return function(*arguments)
-        leaves = _evaluate(closed.jaxpr, closed.consts, jax.tree.leaves(arguments))
+        leaves = Interpreter().evaluate(closed.jaxpr, closed.consts, jax.tree.leaves(arguments))
         return jax.tree.unflatten(jax.tree.structure(result), leaves)
 
     return wrapped
 
 
-def _called(equation: Any) -> Any:
+def called_program(equation: Any) -> Any:
     """Return the program of a function that an equation calls; None if it calls none."""
     if equation.primitive.name not in CALLS:
         return None
@@ -44,34 +44,40 @@ def _called(equation: Any) -> Any:
 
 def _convolves(program: Any) -> bool:
     """Return whether a program has a convolution outside of loops and conditions."""
-    inner = [_called(equation) for equation in program.eqns]
+    inner = [called_program(equation) for equation in program.eqns]
     is_here = any(equation.primitive is conv_general_dilated_p for equation in program.eqns)
     return is_here or any(called is not None and _convolves(called.jaxpr) for called in inner)
 
 
-def _evaluate(program: Any, constants: Sequence[Any], arguments: Sequence[Any]) -> list[Any]:
-    """Return the outputs of a program; see `jax.core.eval_jaxpr`."""
-    values = dict(zip([*program.constvars, *program.invars], [*constants, *arguments], strict=True))
+class Interpreter:
+    """Evaluates traced programs, with convolutions that `jax.vmap` computes one after the other on a CPU."""
 
-    def read(variable: Any) -> Any:
-        return variable.val if isinstance(variable, Literal) else values[variable]
+    def evaluate(self, program: Any, constants: Sequence[Any], arguments: Sequence[Any]) -> list[Any]:
+        """Return the outputs of a program; see `jax.core.eval_jaxpr`."""
+        values = dict(zip([*program.constvars, *program.invars], [*constants, *arguments], strict=True))
 
-    for equation in program.eqns:
-        inputs, called = [read(variable) for variable in equation.invars], _called(equation)
-        if equation.primitive is conv_general_dilated_p:
-            outputs = [sequential_vmap(partial(conv_general_dilated_p.bind, **equation.params))(*inputs)]
-        elif called is not None and _convolves(called.jaxpr):
-            outputs = _evaluate(called.jaxpr, called.consts, inputs)
-        else:
-            outputs = _bind(equation, inputs)
-        values.update(zip(equation.outvars, outputs, strict=True))
-    return [read(variable) for variable in program.outvars]
+        def read(variable: Any) -> Any:
+            return variable.val if isinstance(variable, Literal) else values[variable]
 
+        for equation in program.eqns:
+            inputs, called = [read(variable) for variable in equation.invars], called_program(equation)
+            if called is not None and self.enters(called.jaxpr, inputs):
+                outputs = self.evaluate(called.jaxpr, called.consts, inputs)
+            else:
+                outputs = self.outputs(equation, inputs)
+            values.update(zip(equation.outvars, outputs, strict=True))
+        return [read(variable) for variable in program.outvars]
 
-def _bind(equation: Any, inputs: Sequence[Any]) -> list[Any]:
-    """Return the outputs of an equation."""
-    primitive = equation.primitive
-    parameters = primitive.get_bind_params(equation.params)
-    functions, parameters = parameters if isinstance(parameters, tuple) else ((), parameters)  # before JAX 0.10
-    result = primitive.bind(*functions, *inputs, **parameters)
-    return list(result) if primitive.multiple_results else [result]
+    def enters(self, program: Any, inputs: Sequence[Any]) -> bool:
+        """Return whether to evaluate the equations of a called program one by one."""
+        return _convolves(program)
+
+    def outputs(self, equation: Any, inputs: Sequence[Any]) -> list[Any]:
+        """Compute an equation; return a list of arrays."""
+        if equation.primitive is conv_general_dilated_p and jax.default_backend() == "cpu":
+            return [sequential_vmap(partial(conv_general_dilated_p.bind, **equation.params))(*inputs)]
+        primitive = equation.primitive
+        parameters = primitive.get_bind_params(equation.params)
+        functions, parameters = parameters if isinstance(parameters, tuple) else ((), parameters)  # before JAX 0.10
+        result = primitive.bind(*functions, *inputs, **parameters)
+        return list(result) if primitive.multiple_results else [result]

@@ -32,6 +32,7 @@ from hpc_es.core.errors import ConfigError, failure_from_error
 from hpc_es.core.policy import Tree
 from hpc_es.core.population import Layout
 from hpc_es.policies.networks.jax_convolutions import convolving_in_turn
+from hpc_es.policies.networks.jax_low_rank import with_factors
 from hpc_es.policies.networks.keras_networks import KerasNetwork
 from hpc_es.policies.networks.network import (
     KEY,
@@ -328,24 +329,33 @@ def _memory_text(memory: Any) -> str:
 
 
 class JaxCall:
-    """A network that JAX compiles on its first use, for `size` candidates or for rows with the same parameters."""
+    """A network that JAX compiles on its first use, for `size` candidates or for rows with the same parameters.
 
-    def __init__(self, network: Network, size: int | None) -> None:
-        self.size, self.layout = size, network.layout
+    The matrices `factored` are common weights plus factors of each candidate, and are not formed.
+    """
+
+    def __init__(self, network: Network, size: int | None, factored: Sequence[str] = ()) -> None:
+        self.size, self.layout, self.factored = size, network.layout, factored
         leaves, tree = jax.tree.flatten(network.memory())
         self.memory: Sequence[Array] = [np.asarray(leaf) for leaf in leaves]
 
         apply = network.apply if size is None else convolving_in_turn(network.apply)
+        low_rank = with_factors(network.apply, network.layout, factored)
 
-        def step(parameters: Any, memory: Any, observation: Any) -> tuple[Any, Any]:
-            outputs, after = apply(parameters, jax.tree.unflatten(tree, memory), observation)
+        def step(common: Any, parts: Any, memory: Any, observation: Any) -> tuple[Any, Any]:
+            memory = jax.tree.unflatten(tree, memory)
+            if factored:
+                outputs, after = low_rank(common, parts, memory, observation)
+            else:
+                outputs, after = apply(parts, memory, observation)
             return outputs.astype(jnp.float32), jax.tree.leaves(after)
 
-        self._step = jax.jit(jax.vmap(step, in_axes=(None if size is None else 0, 0, 0)))
+        self._step = jax.jit(jax.vmap(step, in_axes=(None, None if size is None else 0, 0, 0)))
 
-    def load(self, parts: Mapping[str, Float32]) -> Any:
-        return {name: jnp.asarray(part[0] if self.size is None else part) for name, part in parts.items()}
+    def load(self, parts: Mapping[str, Float32], common: Mapping[str, Float32]) -> Any:
+        own = {name: jnp.asarray(part[0] if self.size is None else part) for name, part in parts.items()}
+        return {name: jnp.asarray(part) for name, part in common.items()}, own
 
     def step(self, parameters: Any, memory: Sequence[Any], observations: Array) -> tuple[Any, Sequence[Any]]:
-        result: tuple[Any, Sequence[Any]] = self._step(parameters, list(memory), observations)
+        result: tuple[Any, Sequence[Any]] = self._step(*parameters, list(memory), observations)
         return result

@@ -162,6 +162,8 @@ class TensorFlowCall:
     differ between candidates.
     """
 
+    factored: Sequence[str] = ()
+
     def __init__(self, network: Network, size: int | None) -> None:
         self.size, self.layout, self._tf = size, network.layout, tensorflow()
         self._step: Callable[..., Tensor] | None = None
@@ -175,7 +177,7 @@ class TensorFlowCall:
 
         self._one = step
 
-    def load(self, parts: Mapping[str, Float32]) -> Tensor:
+    def load(self, parts: Mapping[str, Float32], common: Mapping[str, Float32]) -> Tensor:
         return {name: self._tf.constant(part[0] if self.size is None else part) for name, part in parts.items()}
 
     def step(
