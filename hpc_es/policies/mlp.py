@@ -24,7 +24,14 @@ from hpc_es.core.population import Population
 from hpc_es.policies.networks import feed_forward as shared
 from hpc_es.policies.networks.compiled_actor import CompiledActor, CompiledCall
 from hpc_es.policies.networks.heads import ActionHead, Head, PureHead, normalise, require_flat
-from hpc_es.policies.networks.layers import ACTIVATIONS, Activation, Layers, MLPNetwork, normalised_columns
+from hpc_es.policies.networks.layers import (
+    Activation,
+    Layers,
+    MLPNetwork,
+    Normalisation,
+    in_place_activation,
+    normalised_columns,
+)
 from hpc_es.policies.networks.weights import Weights, weights_of
 
 
@@ -36,7 +43,7 @@ class MLPActor:
 
     def __init__(self, network: MLPNetwork, weights: Weights, normaliser: Normaliser | None) -> None:
         self._network, self._normaliser = network, normaliser
-        self._activation = ACTIVATIONS[network.activation]
+        self._activation = in_place_activation(network.activation, network.normalisation)
         self._bind(weights)
 
     def _bind(self, weights: Weights) -> None:
@@ -75,6 +82,11 @@ class Options(shared.Options):
     kind: Literal["mlp"] = option("name of the policy", "mlp")
     hidden_dims: tuple[Count, ...] = option("number of units of each hidden layer; []: a linear policy", (64, 64))
     activation: Activation = option("activation function of the hidden layers", "tanh")
+    normalisation: Normalisation = option(
+        "normalisation before the activation: none, or layer: the units of a hidden layer have mean 0 and variance 1, "
+        "without learned factors",
+        "none",
+    )
     bias: bool = option("whether layers have biases", True)
     initial: Literal["normalised_columns", "random_normal", "zeros"] = option(
         "initial weights: normal columns scaled to length 1 (output layer: 0.01), normal with initial_std, or "
@@ -86,6 +98,8 @@ class Options(shared.Options):
     def warnings(self) -> Iterator[tuple[str, str]]:
         """Yield (key, text) for each option that has no effect."""
         yield from super().warnings()
+        if not self.hidden_dims:
+            yield from unused(self, ("normalisation",), "there are no hidden layers")
         if self.initial != "random_normal":
             yield from unused(self, ("initial_std",), f"initial is {self.initial}")
 
@@ -99,7 +113,7 @@ class MLP:
         head = Head.of(spaces.actions, options.action_bins, options.action_bounds)
         self.layers = Layers((spaces.observations.size, *options.hidden_dims, head.outputs), options.bias)
         self.layout = self.layers.layout
-        self.network = MLPNetwork(self.layers, options.activation, head)
+        self.network = MLPNetwork(self.layers, options.activation, head, options.normalisation)
         self.head = head
         self.action_noise_std = options.action_noise_std
         self.compiled_by = "tensorflow" if options.backend == "tensorflow" else None
@@ -137,7 +151,7 @@ class MLP:
     def _tensorflow_call(self) -> CompiledCall:
         from hpc_es.policies.networks.tensorflow_actors import TensorFlowCall, TensorFlowMLP
 
-        network = TensorFlowMLP(self, self.layers.names, self.options.activation)
+        network = TensorFlowMLP(self, self.layers.names, self.options.activation, self.options.normalisation)
         return TensorFlowCall(network, self.candidates_per_call)
 
     def pure(self, xp: Any) -> Pure:

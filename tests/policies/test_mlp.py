@@ -13,7 +13,7 @@ from hpc_es.core.data import Box, Discrete, Float32, Spaces, flat_observations
 from hpc_es.core.population import Perturbed
 from hpc_es.policies.mlp import MLP, Options
 from hpc_es.policies.networks.heads import normalise
-from hpc_es.policies.networks.layers import ACTIVATIONS, Layers, dense
+from hpc_es.policies.networks.layers import ACTIVATIONS, Layers, array_activation, dense, in_place_activation
 from tests.helpers.populations import population
 
 
@@ -191,11 +191,39 @@ def test_initial_parameters_are_those_of_the_generator() -> None:
     assert not np.array_equal(first, other)
 
 
-@pytest.mark.parametrize("activation", sorted(ACTIVATIONS))
+def test_layer_normalisation_by_hand() -> None:
+    """z = (3, 1, -4) has mean 0 and variance 26 / 3; (1, 3, 2): mean 2, variance 2 / 3; relu drops negative numbers."""
+    z = np.array([[[3, 1, -4]], [[1, 3, 2]]], np.float32)
+    expected = [[3 / np.sqrt(26 / 3), 1 / np.sqrt(26 / 3), 0], [0, 1 / np.sqrt(2 / 3), 0]]
+    activate = in_place_activation("relu", "layer")
+    np.testing.assert_allclose(activate(z.copy())[:, 0], expected, atol=1e-4)
+    np.testing.assert_allclose(array_activation(np, "relu", "layer")(z)[:, 0], expected, atol=1e-4)
+
+
+def test_layer_normalisation_precedes_the_activation_of_hidden_layers() -> None:
+    mlp = policy(5, 3, (8, 6), activation="relu", normalisation="layer")
+    theta = mlp.initial(np.random.default_rng(1)) * 3
+    x = np.random.default_rng(2).standard_normal(5).astype(np.float32)
+    outputs = x
+    for number, (weights, biases) in enumerate(mlp.layers.layers(theta)):
+        outputs = outputs @ weights + biases[0]
+        if number < 2:
+            outputs = np.maximum((outputs - outputs.mean()) / np.sqrt(outputs.var() + 1e-5), 0)
+    expected = np.clip(outputs, -1, 1)
+    np.testing.assert_allclose(mlp.bind(alone(theta), None).act(x[None])[0], expected, atol=1e-5)
+    pure: Any = mlp.pure(np)
+    np.testing.assert_allclose(pure.apply(pure.parameters(theta), (), x)[1], expected, atol=1e-5)
+    config = validate({"task": {"env_id": "CartPole-v1"}, "policy": {"hidden_dims": [], "normalisation": "layer"}})
+    assert any("policy.normalisation: is 'layer', but does nothing" in warning for warning in warnings_of(config))
+
+
+@pytest.mark.parametrize(
+    ("activation", "normalisation"), [*((a, "none") for a in sorted(ACTIVATIONS)), ("relu", "layer")]
+)
 @pytest.mark.parametrize("jobs", [1, 2, 5, 15])
-def test_actions_of_a_job_do_not_depend_on_the_batch(activation: Any, jobs: int) -> None:
+def test_actions_of_a_job_do_not_depend_on_the_batch(activation: Any, normalisation: Any, jobs: int) -> None:
     """Bit for bit: in a stack of 16, alone, and after others were dropped; widths do not fill a SIMD register."""
-    mlp = policy(11, 3, (64, 17), activation=activation)
+    mlp = policy(11, 3, (64, 17), activation=activation, normalisation=normalisation)
     theta, rng = mlp.initial(np.random.default_rng(1)) * 2, np.random.default_rng(3)
     whole = perturbed(theta, 16)
     observations = rng.standard_normal((16, 11)).astype(np.float32)

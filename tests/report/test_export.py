@@ -69,6 +69,17 @@ def test_saved_keras_model_equals_numpy(
         np.testing.assert_allclose(result, wanted, atol=1e-5)
 
 
+def test_exported_model_has_the_layer_normalisation_of_the_policy(tmp_path: Path) -> None:
+    network = MLP(
+        Options(hidden_dims=(8, 6), activation="relu", normalisation="layer"),
+        Spaces(flat_observations(WIDTH), HEADS["box"][0]),
+    )
+    theta = np.random.default_rng(4).standard_normal(network.layout.size).astype(np.float32)
+    keras_models.mlp_model(network, theta, NORMALISER).save(tmp_path / "policy.keras")
+    result = np.asarray(keras.models.load_model(tmp_path / "policy.keras")(OBSERVED))
+    np.testing.assert_allclose(result, expected(network, theta, NORMALISER), atol=1e-5)
+
+
 def test_exported_linear_policy_ignores_constant_inputs(tmp_path: Path) -> None:
     """As in training: such an input is 0 for every observation, and nothing is clipped."""
     network = MLP(

@@ -15,6 +15,7 @@ from hpc_es.policies.mlp import MLP
 from hpc_es.policies.networks.layers import (
     Layers,
     Memory,
+    Normalisation,
     TensorFlowOps,
     dense,
     lstm_layout,
@@ -31,6 +32,7 @@ class DifferentiableNetwork:
     widths: tuple[int, ...]
     activation: str | None
     bias: bool = True
+    normalisation: Normalisation = "none"
 
     @staticmethod
     def of(policy: Policy) -> DifferentiableNetwork | None:
@@ -38,7 +40,10 @@ class DifferentiableNetwork:
         if isinstance(policy, LSTM):
             return DifferentiableNetwork((policy.observations, *policy.hidden_dims, policy.head.outputs), None)
         if isinstance(policy, MLP):
-            return DifferentiableNetwork(policy.layers.widths, policy.options.activation, policy.layers.bias)
+            options = policy.options
+            return DifferentiableNetwork(
+                policy.layers.widths, options.activation, policy.layers.bias, options.normalisation
+            )
         return None
 
     @property
@@ -72,7 +77,7 @@ class DifferentiableNetwork:
         steps, rows = inputs.shape[:2]
         features = self._recurrent(tf, theta, inputs, unroll, memory) if self.is_recurrent else inputs
         flat = tf.reshape(features, (steps * rows, features.shape[-1]))
-        activate = tensorflow_activation(tf, self.activation) if self.activation else None
+        activate = tensorflow_activation(tf, self.activation, self.normalisation) if self.activation else None
         outputs, flat = dense(tf.matmul, activate, self._layers(tf, theta), flat)
         return tf.reshape(outputs, (steps, rows, self.outputs)), tf.reshape(flat, (steps, rows, self.features))
 

@@ -25,7 +25,7 @@ from hpc_es.policies.mlp import MLP
 from hpc_es.policies.network import NetworkPolicy
 from hpc_es.policies.networks.heads import Head
 from hpc_es.policies.networks.keras_networks import KerasNetwork
-from hpc_es.policies.networks.layers import FORGET_BIAS
+from hpc_es.policies.networks.layers import EPSILON, FORGET_BIAS
 
 VALUE = "value"  # name of the layer of a value head
 
@@ -178,6 +178,9 @@ def mlp_model(
         hidden = dense(hidden)
         dense.set_weights([weights, biases[0]])
         if not last:
+            if policy.options.normalisation == "layer":
+                layer = keras.layers.LayerNormalization(epsilon=EPSILON, center=False, scale=False)
+                hidden = layer(hidden)
             name = policy.options.activation
             if name == "leaky_relu":
                 activation = keras.layers.LeakyReLU(negative_slope=0.2, name=f"leaky_relu_{number}")

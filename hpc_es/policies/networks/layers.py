@@ -40,6 +40,19 @@ def _elu(x: Float32) -> Float32:
     return x
 
 
+Normalisation = Literal["none", "layer"]
+EPSILON = 1e-5  # added to variances
+
+
+def layer_normalised(x: Tensor, mean: Callable[..., Tensor] = np.mean, sqrt: Callable[..., Tensor] = np.sqrt) -> Tensor:
+    """Return x [..., units] minus its mean over units, divided by its standard deviation (Ba et al. 2016).
+
+    There are no learned factors. `mean` and `sqrt` are functions of the array library.
+    """
+    centred = x - mean(x, axis=-1, keepdims=True)
+    return centred / sqrt(mean(centred * centred, axis=-1, keepdims=True) + EPSILON)
+
+
 # NumPy functions that overwrite their argument
 ACTIVATIONS: dict[str, Callable[[Float32], Float32]] = {
     "tanh": lambda x: np.tanh(x, out=x),
@@ -49,26 +62,43 @@ ACTIVATIONS: dict[str, Callable[[Float32], Float32]] = {
 }
 
 
-def array_activation(xp: ModuleType, name: str) -> Callable[[Tensor], Tensor]:
-    """Return the activation over an array namespace, such as `jax.numpy`; it returns a new array."""
+def in_place_activation(name: str, normalisation: Normalisation) -> Callable[[Float32], Float32]:
+    """Return the activation, after the normalisation, which overwrites its argument, float32[..., units]."""
+    activate = ACTIVATIONS[name]
+    if normalisation == "none":
+        return activate
+
+    def normalise_and_activate(x: Float32) -> Float32:
+        x[...] = layer_normalised(x)
+        return activate(x)
+
+    return normalise_and_activate
+
+
+def array_activation(xp: ModuleType, name: str, normalisation: Normalisation = "none") -> Callable[[Tensor], Tensor]:
+    """Return the activation, after the normalisation, over an array namespace, such as `jax.numpy`."""
     functions: dict[str, Callable[[Tensor], Tensor]] = {
         "tanh": xp.tanh,
         "relu": lambda x: xp.maximum(x, 0),
         "leaky_relu": lambda x: xp.maximum(x, LEAK * x),
         "elu": lambda x: xp.where(x < 0, xp.expm1(xp.minimum(x, 0)), x),
     }
-    return functions[name]
+    activate = functions[name]
+    return activate if normalisation == "none" else lambda x: activate(layer_normalised(x, xp.mean, xp.sqrt))
 
 
-def tensorflow_activation(tf: ModuleType, name: str) -> Callable[[Tensor], Tensor]:
-    """Return the activation for tensors."""
+def tensorflow_activation(
+    tf: ModuleType, name: str, normalisation: Normalisation = "none"
+) -> Callable[[Tensor], Tensor]:
+    """Return the activation, after the normalisation, for tensors."""
     functions: dict[str, Callable[[Tensor], Tensor]] = {
         "tanh": tf.tanh,
         "relu": tf.nn.relu,
         "leaky_relu": lambda x: tf.nn.leaky_relu(x, LEAK),
         "elu": tf.nn.elu,
     }
-    return functions[name]
+    activate = functions[name]
+    return activate if normalisation == "none" else lambda x: activate(layer_normalised(x, tf.reduce_mean, tf.sqrt))
 
 
 def dense(
@@ -300,6 +330,7 @@ class MLPNetwork:
     layers: Layers
     activation: str
     head: ActionHead
+    normalisation: Normalisation = "none"
 
     def parameters(self, xp: ModuleType, theta: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Return (weights [inputs, outputs], biases [outputs]) of each layer from theta [params]."""
@@ -310,7 +341,8 @@ class MLPNetwork:
 
     def step(self, xp: ModuleType, parameters: Tensor, memory: Tensor, observations: Tensor) -> tuple[Tensor, Tensor]:
         """Return (the unchanged memory, outputs [outputs]) of one row, from [observations], over an array namespace."""
-        outputs, _ = dense(xp.matmul, array_activation(xp, self.activation), parameters, observations)
+        activate = array_activation(xp, self.activation, self.normalisation)
+        outputs, _ = dense(xp.matmul, activate, parameters, observations)
         return memory, outputs
 
 

@@ -20,7 +20,14 @@ from hpc_es.core.errors import ConfigError, missing_text
 from hpc_es.core.policy import Policy, Tensor, Tree
 from hpc_es.core.quiet import quiet_stderr
 from hpc_es.devices.tensorflow_setup import import_tensorflow
-from hpc_es.policies.networks.layers import FORGET_BIAS, TensorFlowOps, dense, lstm_step, tensorflow_activation
+from hpc_es.policies.networks.layers import (
+    FORGET_BIAS,
+    Normalisation,
+    TensorFlowOps,
+    dense,
+    lstm_step,
+    tensorflow_activation,
+)
 from hpc_es.policies.networks.network import Backend, Network
 
 
@@ -223,10 +230,12 @@ class TensorFlowMLP:
 
     backend: Backend = "tensorflow"
 
-    def __init__(self, policy: Policy, names: Sequence[str], activation: str) -> None:
+    def __init__(
+        self, policy: Policy, names: Sequence[str], activation: str, normalisation: Normalisation = "none"
+    ) -> None:
         """Keep the names of the layers, from inputs to outputs; `policy` has the layout and initial parameters."""
         self.layout, self.initial = policy.layout, policy.initial
-        self._names, self._activation = names, activation
+        self._names, self._activation, self._normalisation = names, activation, normalisation
 
     def memory(self) -> Tree:
         return ()
@@ -234,7 +243,8 @@ class TensorFlowMLP:
     def apply(self, parameters: Mapping[str, Tensor], memory: Tree, observation: Tensor) -> tuple[Tensor, Tree]:
         tf = tensorflow()
         layers = [(parameters[f"{name}_kernel"], parameters.get(f"{name}_bias", 0.0)) for name in self._names]
-        outputs, _ = dense(tf.matmul, tensorflow_activation(tf, self._activation), layers, observation[tf.newaxis])
+        activate = tensorflow_activation(tf, self._activation, self._normalisation)
+        outputs, _ = dense(tf.matmul, activate, layers, observation[tf.newaxis])
         return outputs[0], memory
 
 

@@ -59,9 +59,10 @@ def test_tensorflow_actions_equal_numpy(activation: str, head: str, normaliser: 
     np.testing.assert_allclose(actions, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_tensorflow_without_biases_and_with_a_constant_input_equals_numpy() -> None:
-    spaces = Spaces(flat_observations(WIDTH), HEADS["box"][0])
-    ours, theirs = (MLP(Options(backend=item, hidden_dims=(3,), bias=False), spaces) for item in BACKENDS)
+@pytest.mark.parametrize("normalisation", ["none", "layer"])
+def test_tensorflow_without_biases_and_with_a_constant_input_equals_numpy(normalisation: Any) -> None:
+    spaces, options = Spaces(flat_observations(WIDTH), HEADS["box"][0]), {"bias": False, "normalisation": normalisation}
+    ours, theirs = (MLP(Options(backend=item, hidden_dims=(3,), **options), spaces) for item in BACKENDS)
     deviation = np.array([1, np.inf, 2, 1, 1], np.float32)
     normaliser = (np.ones(WIDTH, np.float32), deviation, np.inf)
     actions, expected = (
