@@ -66,31 +66,30 @@ class LowRankLayer:
     """A layer whose weights are `common` plus factors, or those of each job if there are no factors."""
 
     common: Float32  # float32[inputs, outputs], or [jobs, inputs, outputs] without factors
-    left: Float32 | None  # float32[jobs, inputs, rank]
-    right: Sequence[Float32]  # float32[jobs, 1, outputs] for each of the factors
+    left: Sequence[Float32]  # float32[jobs, inputs] for each number of the rank; (): no factors
+    right: Sequence[Float32]  # float32[jobs, 1, outputs] for each number of the rank
     bias: Float32 | None  # float32[jobs, 1, outputs]
 
     def kept(self, jobs: Indices) -> LowRankLayer:
         return replace(
             self,
-            common=self.common if self.left is not None else self.common[jobs],
-            left=None if self.left is None else self.left[jobs],
+            common=self.common if self.left else self.common[jobs],
+            left=[factor[jobs] for factor in self.left],
             right=[factor[jobs] for factor in self.right],
             bias=None if self.bias is None else self.bias[jobs],
         )
 
     def product(self, inputs: Float32, out: Float32 | None, by_rows: bool) -> Float32:
         x = inputs if self.bias is None else inputs[:, :, :-1]
-        if by_rows or self.left is None:
+        if by_rows or not self.left:
             z: Float32 = np.matmul(x, self.common, out=out)
         else:
             z = np.empty((*x.shape[:2], self.common.shape[1]), np.float32) if out is None else out
             # reshaping copies neither array: z is contiguous, or has one episode per job
             np.matmul(x.reshape(-1, x.shape[2]), self.common, out=z.reshape(-1, z.shape[2]))
-        if self.left is not None:
-            along = np.matmul(x, self.left)  # [jobs, episodes, rank]
-            for k, factor in enumerate(self.right):
-                z += along[:, :, k : k + 1] * factor
+        for left, right in zip(self.left, self.right, strict=True):
+            along = np.einsum("jei,ji->je", x, left)  # sums each row on its own
+            z += along[:, :, np.newaxis] * right
         if self.bias is not None:
             z += self.bias
         return z
@@ -133,7 +132,6 @@ def _low_rank_layer(population: LowRank, name: str) -> LowRankLayer:
     kernel, bias = f"{name}_kernel", f"{name}_bias"
     biases = population.part(bias)[:, np.newaxis] if bias in population.layout.shapes else None
     if kernel not in population.matrices:
-        return LowRankLayer(population.part(kernel), None, (), biases)
-    left, right = population.factors(kernel)
-    factors = [np.ascontiguousarray(right[:, k : k + 1]) for k in range(right.shape[1])]
-    return LowRankLayer(population.centre_part(kernel), left.swapaxes(1, 2), factors, biases)
+        return LowRankLayer(population.part(kernel), (), (), biases)
+    left, right = (np.moveaxis(factor, 1, 0).copy() for factor in population.factors(kernel))  # [rank, jobs, ...]
+    return LowRankLayer(population.centre_part(kernel), [*left], [*right[:, :, np.newaxis]], biases)
