@@ -27,7 +27,10 @@ PIECE_BYTES = 1 << 20
 FREE_BYTES = 64 << 20  # with less space on the disk, output is dropped, and the space is left for checkpoints
 CHECK_SECONDS = 1.0  # between two looks at the free space
 
+C_BUFFER_BYTES = 1 << 13
+
 _open: list[RankLog] = []  # the log of this process, if there is one
+_c_buffers: list[int] = []  # address of the buffer of C's stdout
 
 
 def is_open() -> bool:
@@ -205,11 +208,20 @@ def _set_line_buffering(stream: TextIO, value: bool) -> bool:
 
 
 def _set_c_line_buffering() -> None:
-    """Make C's stdout write each line when it ends; files and pipes have a block buffer."""
+    """Make C's stdout write each line when it ends; files and pipes have a block buffer.
+
+    Without a new buffer, glibc would only do so after the next flush. It is never freed: C writes the rest of it when
+    the process exits, after Python has ended.
+    """
+    if _c_buffers:
+        return
     with contextlib.suppress(AttributeError, ValueError, OSError):
-        c = ctypes.CDLL(None)
+        c, size = ctypes.CDLL(None), ctypes.c_size_t(C_BUFFER_BYTES)
+        c.malloc.restype = ctypes.c_void_p
+        buffer = c.malloc(size)
         c.fflush(None)
-        c.setvbuf(ctypes.c_void_p.in_dll(c, "stdout"), None, LINE_BUFFERED, ctypes.c_size_t(0))
+        c.setvbuf(ctypes.c_void_p.in_dll(c, "stdout"), ctypes.c_void_p(buffer), LINE_BUFFERED, size)
+        _c_buffers.append(buffer)
 
 
 def _flush(*streams: TextIO) -> None:

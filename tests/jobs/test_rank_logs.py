@@ -105,7 +105,7 @@ def pstats_of(run: Path, rank: int, name: str) -> list[tuple[int, ...]]:
 
 def test_kill_loses_no_line(config: Path, tmp_path: Path) -> None:
     run, deadly = tmp_path / "run", f"task.arguments={json.dumps({'deadly': str(tmp_path / 'marker')})}"
-    done = python(arguments(config, run, [ON, deadly]))
+    done = python(arguments(config, run, [ON, deadly]), env={"PYTHONUNBUFFERED": ""})  # which C's stdout follows
     assert done.status == -9, str(done)
     assert logged(run, 0)[1:] == [*(f"{kind} 0" for kind in KINDS), "before the kill"]
     done = python(arguments(config, run, [ON, deadly]))
