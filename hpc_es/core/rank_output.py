@@ -162,8 +162,10 @@ class RankLog:
 class _LogWriter(io.RawIOBase):
     """Writes bytes to a file descriptor, and drops them if that fails."""
 
+    mode = "wb"
+
     def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
+        self._descriptor, self.name = descriptor, ("<stdout>", "<stderr>")[descriptor - 1]
 
     def fileno(self) -> int:
         return self._descriptor

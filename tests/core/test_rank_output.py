@@ -63,6 +63,7 @@ FULL = """
     sys.stderr.write("y\\n")
     ctypes.CDLL(None).puts(b"z")
     sys.stdout.buffer.write(b"bytes")
+    assert (sys.stdout.name, sys.stderr.name) == ("<stdout>", "<stderr>") and not sys.stdout.isatty()
     print("nothing fails", file=terminal_output())
     log.close()
 """
