@@ -8,24 +8,28 @@ assert_same(run, reference)
 
 from __future__ import annotations
 
+import contextlib
 import csv
+import functools
 import hashlib
 import json
 import re
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
+import pytest
 
 import hpc_es
 from hpc_es.config.loading import load as load_config
 from hpc_es.storage import metrics_log as metrics
 from hpc_es.storage.checkpoint import Snapshot, load
 from hpc_es.storage.checkpoint_directory import Store, find
-from tests.helpers.harness import ROOT, Finished, Job, start
+from tests.helpers.harness import ROOT, Finished, Job, mpiexec, script, start
 
 TINY = """
 seed: 1
@@ -81,6 +85,53 @@ def here(config: Path, run: Path, overrides: Sequence[str]) -> None:
     """Train in this process to the end, without the start-up time of a job."""
     for _ in hpc_es.train(load_config(config, overrides), run):
         pass
+
+
+VARIANTS_SECONDS = 300.0  # time limit of a job; one of 40 variants takes 10 s on an idle machine
+TRAIN_VARIANTS = """
+    import json, sys
+    from pathlib import Path
+    import hpc_es
+    from hpc_es.config.loading import load
+
+    config, directory, variants = Path(sys.argv[1]), Path(sys.argv[2]), json.loads(sys.argv[3])
+    for name, overrides in variants.items():
+        for row in hpc_es.train(load(config, overrides), directory / name):
+            pass
+"""
+
+
+def trained_variants(directory: Path, variants: Mapping[str, Sequence[str]]) -> Callable[[int], Path]:
+    """A function from the number of ranks to a directory with a run of each variant of the tiny config, by name.
+
+    `variants` are overrides. One job trains all of them at the first call for a number of ranks, to save starts.
+    """
+    config = str(tiny(directory))
+
+    @functools.cache  # a failed job is not repeated either
+    def job(ranks: int) -> Finished:
+        arguments = [*script(TRAIN_VARIANTS), config, str(directory / str(ranks)), json.dumps(variants)]
+        return mpiexec(ranks, arguments, VARIANTS_SECONDS, cwd=ROOT)
+
+    def trained(ranks: int) -> Path:
+        assert job(ranks).status == 0, str(job(ranks))
+        return directory / str(ranks)
+
+    return trained
+
+
+@contextlib.contextmanager
+def working_in(directory: Path, module: str) -> Iterator[Path]:
+    """Make a directory with a module of environments the current one; afterwards they are forgotten."""
+    known = dict(gymnasium.registry)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(directory)
+        patch.setattr(sys, "path", [str(directory), *sys.path])
+        sys.modules.pop(module, None)
+        yield directory
+    sys.modules.pop(module, None)
+    gymnasium.registry.clear()
+    gymnasium.registry.update(known)
 
 
 def newest(run: Path) -> Snapshot:

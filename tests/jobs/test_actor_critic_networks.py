@@ -9,12 +9,10 @@ import dataclasses
 import importlib.util
 import json
 import shutil
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 
@@ -41,18 +39,12 @@ SEGMENTS = ("algorithm.updates=asynchronous", "algorithm.update_every=4")
 
 
 @pytest.fixture
-def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def inside(tmp_path: Path) -> Iterator[Path]:
     """A directory with the environment and tiny.yaml, the current one of this process."""
     shutil.copy(ROOT / "examples" / "own_images" / "blob.py", tmp_path)
     runs.tiny(tmp_path)
-    known = dict(gymnasium.registry)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    sys.modules.pop("blob", None)
-    yield tmp_path
-    sys.modules.pop("blob", None)
-    gymnasium.registry.clear()
-    gymnasium.registry.update(known)
+    with runs.working_in(tmp_path, "blob"):
+        yield tmp_path
 
 
 @pytest.mark.parametrize(

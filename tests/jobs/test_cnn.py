@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 
@@ -23,6 +21,7 @@ from hpc_es.api import evaluate
 from hpc_es.config.loading import load as load_config
 from hpc_es.core.errors import CheckpointError, ConfigError
 from hpc_es.storage.checkpoint_directory import Store
+from tests.helpers import runs
 from tests.helpers.harness import ROOT, mpiexec, python, start
 from tests.helpers.runs import digest, newest, wait_for
 
@@ -69,16 +68,10 @@ def here(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def inside(here: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def inside(here: Path) -> Iterator[Path]:
     """Make the directory the current one of this process; its environment is forgotten afterwards."""
-    known = dict(gymnasium.registry)
-    monkeypatch.chdir(here)
-    monkeypatch.setattr(sys, "path", [str(here), *sys.path])
-    sys.modules.pop("blob", None)
-    yield here
-    sys.modules.pop("blob", None)
-    gymnasium.registry.clear()
-    gymnasium.registry.update(known)
+    with runs.working_in(here, "blob"):
+        yield here
 
 
 def arguments(config: str, run: str, *overrides: str) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import signal
@@ -43,35 +42,14 @@ VARIANTS = {
     **{limit: [*DELAYED, "stop.generations=50", limit] for limit in LIMITS},
 }
 INCREMENTAL = ["checkpoint.full_interval=3"]  # inputs of updates between full checkpoints
-JOB_SECONDS = 300.0
 RANKS = (2, 3, pytest.param(5, marks=pytest.mark.long), pytest.param(17, marks=pytest.mark.long))
-ALL = """
-    import json, sys
-    from pathlib import Path
-    import hpc_es
-    from hpc_es.config.loading import load
-
-    config, directory, variants = Path(sys.argv[1]), Path(sys.argv[2]), json.loads(sys.argv[3])
-    for name, overrides in variants.items():
-        for row in hpc_es.train(load(config, [*overrides, "checkpoint.interval=1"]), directory / name):
-            pass
-"""
 
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
-    """A function from the number of ranks to the directory of all variants, which are trained at the first call."""
-    directory = tmp_path_factory.mktemp("delay")
-    config = str(runs.tiny(directory))
-
-    @functools.cache
-    def trained(ranks: int) -> Path:
-        arguments = [*script(ALL), config, str(directory / str(ranks)), json.dumps(VARIANTS)]
-        job = mpiexec(ranks, arguments, JOB_SECONDS, cwd=ROOT)
-        assert job.status == 0, str(job)
-        return directory / str(ranks)
-
-    return trained
+    """A function from the number of ranks to the directory of all variants."""
+    variants = {name: [*overrides, "checkpoint.interval=1"] for name, overrides in VARIANTS.items()}
+    return runs.trained_variants(tmp_path_factory.mktemp("delay"), variants)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -216,8 +194,9 @@ def test_long_episode_does_not_delay_the_next_generation(
 def test_blocks_that_workers_compute_are_the_same(done: Callable[[int], Path], tmp_path: Path) -> None:
     """Workers that wait compute some of the three blocks, if they take long, as here from 0 s on."""
     program = "import hpc_es.training.delayed\nhpc_es.training.delayed.SHARED_UPDATE_SECONDS = 0.0\n"
-    arguments = [*script(program + textwrap.dedent(ALL)), str(runs.tiny(tmp_path)), str(tmp_path)]
-    job = mpiexec(5, [*arguments, json.dumps({"blocks": VARIANTS["blocks"]})], 60.0, cwd=ROOT)
+    arguments = [*script(program + textwrap.dedent(runs.TRAIN_VARIANTS)), str(runs.tiny(tmp_path)), str(tmp_path)]
+    variants = {"blocks": [*VARIANTS["blocks"], "checkpoint.interval=1"]}
+    job = mpiexec(5, [*arguments, json.dumps(variants)], 60.0, cwd=ROOT)
     assert job.status == 0, str(job)
     runs.assert_same(tmp_path / "blocks", done(1) / "blocks")
 

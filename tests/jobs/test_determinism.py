@@ -5,8 +5,6 @@ One job a number of ranks runs all variants one after the other, to save the sta
 
 from __future__ import annotations
 
-import functools
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +12,6 @@ import pytest
 
 from hpc_es.storage.metrics_log import read_metrics
 from tests.helpers import runs
-from tests.helpers.harness import ROOT, Finished, mpiexec, script
 
 SAME = {  # as experiments equal: how the ranks share the work changes no bit
     "on demand": [],
@@ -70,38 +67,14 @@ OTHERS = {
     "seed 0": ["seed=0"],
     "seed 2": ["seed=2"],
 }
-JOB_SECONDS = 300.0  # of all variants; they take 20 where nothing else runs
 RANKS = (2, 3, pytest.param(4, marks=pytest.mark.long))
-
-ALL = """
-    import json, sys
-    from pathlib import Path
-    import hpc_es
-    from hpc_es.config.loading import load
-
-    config, directory, variants = Path(sys.argv[1]), Path(sys.argv[2]), json.loads(sys.argv[3])
-    for name, overrides in variants.items():
-        for row in hpc_es.train(load(config, [*overrides, "stop.generations=3"]), directory / name):
-            pass
-"""
 
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
-    """A function from the number of ranks to the directory of all variants, which are trained at the first call."""
-    directory = tmp_path_factory.mktemp("determinism")
-    config = str(runs.tiny(directory))
-
-    @functools.cache
-    def job(ranks: int) -> Finished:
-        variants = json.dumps({**SAME, **CUT, **OTHERS})
-        return mpiexec(ranks, [*script(ALL), config, str(directory / str(ranks)), variants], JOB_SECONDS, cwd=ROOT)
-
-    def trained(ranks: int) -> Path:
-        assert job(ranks).status == 0, str(job(ranks))
-        return directory / str(ranks)
-
-    return trained
+    """A function from the number of ranks to the directory of all variants."""
+    variants = {name: [*overrides, "stop.generations=3"] for name, overrides in {**SAME, **CUT, **OTHERS}.items()}
+    return runs.trained_variants(tmp_path_factory.mktemp("determinism"), variants)
 
 
 @pytest.mark.parametrize("variant", [*SAME, *CUT, *OTHERS])
@@ -147,10 +120,7 @@ def test_command_line_and_library_give_identical_results(done: Callable[[int], P
 def test_results_do_not_depend_on_whether_rank_0_evaluates(population: int, evaluating: int, tmp_path: Path) -> None:
     """36 jobs are two for each of 18 ranks, 34 jobs two for each of the others; the first round decides."""
     overrides = [f"algorithm.population_size={population}", "algorithm.min_timesteps_per_generation=600"]
-    variants = json.dumps({"run": [*overrides, "mpi.chunk_size=auto", *NORMALISED]})
-    config = str(runs.tiny(tmp_path))
-    for ranks in (18, 1):
-        job = mpiexec(ranks, [*script(ALL), config, str(tmp_path / str(ranks)), variants], JOB_SECONDS, cwd=ROOT)
-        assert job.status == 0, str(job)
-    runs.assert_same(tmp_path / "18/run", tmp_path / "1/run")
+    variants = {"run": [*overrides, "mpi.chunk_size=auto", *NORMALISED, "stop.generations=3"]}
+    trained = runs.trained_variants(tmp_path, variants)
+    runs.assert_same(trained(18) / "run", trained(1) / "run")
     assert read_metrics(tmp_path / "18/run")[0]["evaluating_ranks"] == evaluating
