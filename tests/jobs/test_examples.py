@@ -20,6 +20,11 @@ EXAMPLES = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("examp
 QUICK = "examples/own_task/masts.yaml"  # the one of make test
 SHORT = ("checkpoint.interval=1", "report.plot_interval_seconds=0", "evaluation.interval=2", "stop.target_value=")
 OWN = {"noise": "size", "policy": "frequencies", "algorithm": "population_size", "task": "masts"}  # an option of each
+SMALL = ("algorithm.population_size=8", "task.jobs_per_call=4")  # of models, whose evaluations take long
+SMALLER = {
+    "digits": (*SMALL, "task.model_kwargs.images=16"),
+    "bytes": (*SMALL, "task.model_kwargs.units=8", "task.model_kwargs.length=16", "task.model_kwargs.held_out=2"),
+}
 LIMIT_SECONDS = 120.0
 
 
@@ -36,7 +41,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
 
 
 def arguments(example: str, run: str, generations: int) -> list[str]:
-    overrides = [*SHORT, f"stop.generations={generations}"]
+    overrides = [*SHORT, *SMALLER.get(Path(example).stem, ()), f"stop.generations={generations}"]
     return ["-m", "hpc_es.main", str(ROOT / example), "--output", run, *overrides]
 
 
