@@ -12,11 +12,13 @@ processor.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import functools
 import importlib.util
 import os
 import pkgutil
 import shutil
+import socket
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -210,6 +212,26 @@ def compile_in_turn(run: RunContext, compile: Callable[[], None]) -> None:
         if stage == number:
             compile()
         run.barrier()
+
+
+@contextlib.contextmanager
+def compiling() -> Iterator[None]:
+    """Let one process of this node at a time compile within the context, so that the next ones read its cache.
+
+    For functions that are compiled in the middle of a run, on the ranks that need them. The lock of a dead process is
+    released. Without a cache, or on a file system without locks, all compile at once.
+    """
+    import jax
+
+    folder = jax.config.jax_compilation_cache_dir if jax.config.jax_enable_compilation_cache else None
+    with contextlib.ExitStack() as stack:
+        if folder:
+            with contextlib.suppress(OSError):
+                path = Path(folder) / f"lock_{socket.gethostname()}"
+                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                stack.callback(os.close, descriptor)
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
 
 
 # The cache.

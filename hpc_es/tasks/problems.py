@@ -252,14 +252,8 @@ class PolicyProblem(ProblemDefaults):
 
         Raises RunError if rank 0 has another layout, as with names in the order of a set, which differs by process.
         """
-        library = getattr(self._policy, "compiled_by", None)
-        if library:
-            parts = str(dict(self.layout.shapes))
-            if run.call_on_rank_0(lambda: parts) != parts:
-                text = f"rank {run.rank} has other parameters than rank 0, or the same in another order"
-                raise RunError(f"policy.network: {text}: expected a fixed order of layers, such as that of a list")
+        library = _open_library(self._policy, run)
         if library == "jax":
-            jax_setup.use_cache(run.call_on_rank_0(lambda: jax_setup.prepare_cache(run.directory)))
             jax_setup.compile_in_turn(run, lambda: jax_setup.in_thread(self._act_once, lambda: None))
         elif library:
             self._act_once()
@@ -344,6 +338,22 @@ class PolicyProblem(ProblemDefaults):
         return {"observation_count": self._statistics.from_arrays(carried.master).count}
 
 
+def _open_library(policy: Policy, run: RunContext) -> str | None:
+    """Return the library that compiles a policy, None if there is none; JAX uses the compilation cache of the run.
+
+    Raises RunError if rank 0 has another layout.
+    """
+    library: str | None = getattr(policy, "compiled_by", None)
+    if library:
+        parts = str(dict(policy.layout.shapes))
+        if run.call_on_rank_0(lambda: parts) != parts:
+            text = f"rank {run.rank} has other parameters than rank 0, or the same in another order"
+            raise RunError(f"policy.network: {text}: expected a fixed order of layers, such as that of a list")
+    if library == "jax":
+        jax_setup.use_cache(run.call_on_rank_0(lambda: jax_setup.prepare_cache(run.directory)))
+    return library
+
+
 def statistics_state(statistics: Any) -> ProblemState:
     """Return statistics (`Moments` or `Deviations`) as a part of the state."""
     shared = {"observation_mean": statistics.mean(), "observation_std": statistics.deviation()}
@@ -368,6 +378,20 @@ class PolicyTrajectories(ProblemDefaults):
         self.time_limit = time_limit  # in steps
         self.compiled = compiled  # functions with which a graph plays whole episodes; None: not supported
         self.segments = segments  # creates episodes that continue from batch to batch; None: not supported
+
+    def open(self, run: RunContext) -> None:
+        """Use the compilation cache of the run, in which functions are stored on their first use.
+
+        Raises RunError if rank 0 has another layout.
+        """
+        _open_library(self.policy, run)
+
+    def environment_info(self) -> Mapping[str, Any]:
+        """Return the device and the size of calls for which JAX compiles the policy, if it does."""
+        if getattr(self.policy, "compiled_by", None) != "jax":
+            return {}
+        calls = {"candidates_per_call": getattr(self.policy, "candidates_per_call", 1)}
+        return {"compiled_for": {**jax_setup.compilation_info(), **calls}}
 
     def play(self, actor: Actor, batch: Batch, poll: Poll) -> Outcome:
         """Play the episodes of all jobs."""

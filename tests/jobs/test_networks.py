@@ -120,6 +120,19 @@ def test_rank_0_compiles_and_the_others_read_its_cache(tmp_path: Path) -> None:
     assert "--xla_cpu_multi_thread_eigen=false" in recorded["xla_flags"]
 
 
+def test_one_rank_compiles_each_call_of_actor_critic_and_the_others_read_its_cache(tmp_path: Path) -> None:
+    """Trajectories of 16 to 64 steps, on any of three ranks: what the cache has was missing in it once."""
+    algorithm = "algorithm={kind: actor_critic, batch_size: 12}"
+    task = "task={kind: episodes, env_id: CartPole-v1, max_episode_steps: 60}"
+    done = counted(tmp_path, "build", task, algorithm, "mpi.chunk_size=2", "stop.generations=3")
+    assert done.status == 0, str(done)
+    events = [(tmp_path / f"rank_{rank}").read_text().split() for rank in range(3)]
+    entries = list((tmp_path / "run" / "jax_cache").glob("*/*-cache"))
+    assert sum(event.count("misses") for event in events) == len(entries) > 1
+    assert all("hits" in event for event in events[1:])
+    assert runs.newest(tmp_path / "run").provenance["compiled_for"]["candidates_per_call"] == 16
+
+
 def test_death_of_a_rank_while_it_compiles_ends_the_job(tmp_path: Path) -> None:
     done = counted(tmp_path, "deadly")
     assert (tmp_path / "killed").exists()

@@ -6,6 +6,7 @@ Set up JAX before importing this.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import NamedTuple
 
@@ -19,7 +20,7 @@ from hpc_es.algorithms.actor_critic.loss import Loss, Weights
 from hpc_es.core.data import EPISODE_LENGTH, Array, Column, Float32, Float64, Poll, Rows, row_dtype
 from hpc_es.core.errors import Failure, failure_from_text
 from hpc_es.core.policy import Tree
-from hpc_es.devices.jax_setup import in_thread
+from hpc_es.devices.jax_setup import compiling, in_thread
 from hpc_es.tasks.jax_episodes.program import reason
 from hpc_es.tasks.jax_episodes.segments import CompiledSegments, Lanes, Recorded, SegmentRows, packed, unpacked
 
@@ -58,6 +59,7 @@ class CompiledUpdates:
         self._segments, self._network, self._loss, self._steps, self._records = segments, network, loss, steps, records
         self._memory = jax.tree.map(np.asarray, network.memory())
         self._call = jax.jit(self._update)
+        self._compiled = set[int]()  # numbers of jobs
 
     def no_lanes(self, jobs: int) -> Array:
         """Return lanes without episodes, uint8[jobs, bytes]."""
@@ -75,7 +77,9 @@ class CompiledUpdates:
         return in_thread(partial(self._run, weights, unpacked(template, lanes), keys, action_keys), poll)
 
     def _run(self, weights: Weights, lanes: Lanes, keys: Array, action_keys: Array) -> SegmentUpdate:
-        gradient, sums, after, rows, recorded, memory = self._call(*weights, lanes, keys, action_keys)
+        with nullcontext() if len(keys) in self._compiled else compiling():
+            gradient, sums, after, rows, recorded, memory = self._call(*weights, lanes, keys, action_keys)
+        self._compiled.add(len(keys))
         return SegmentUpdate(
             np.asarray(gradient),
             np.asarray(sums).astype(np.float64),

@@ -1,11 +1,12 @@
 """The actor-critic of networks in JAX: the loss of `loss.py` with its gradient. Set up JAX before importing this.
 
-`loss_gradient` is a pure function, which compiled code can call.
+`loss_gradient` is a pure function, which compiled code can call; outside of it its parts are compiled.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, Protocol
 
@@ -18,11 +19,12 @@ from hpc_es.algorithms.actor_critic.loss import Loss, Weights, later, targets
 from hpc_es.core.data import Array, Float32, Float64
 from hpc_es.core.policy import Tree
 from hpc_es.core.population import Layout
+from hpc_es.devices.jax_setup import compiling
 from hpc_es.policies.networks.jax_convolutional import ConvolutionalNetwork
 from hpc_es.policies.networks.layers import normalised_columns
 from hpc_es.policies.networks.network import Network
 
-BLOCK = 32  # steps whose convolutions are computed, and computed again for the gradient, together
+BLOCK = 32  # steps of images that are computed, and computed again for the gradient, together
 
 
 class ValueNetwork(Protocol):
@@ -102,7 +104,7 @@ class JaxPolicy:
         self.value_size = network.value_size
         self._leaves, self._tree = jax.tree.flatten(network.memory())
         self.is_recurrent = bool(self._leaves)
-        self._compiled: dict[Loss, Callable[..., tuple[Any, Any]]] = {}
+        self._compiled = set[tuple[Loss, tuple[int, ...]]]()  # with the shapes of inputs
 
     def initial_value(self, rng: np.random.Generator) -> Float32:
         """Return the initial parameters of the value function, float32[value_size]."""
@@ -115,11 +117,13 @@ class JaxPolicy:
     def gradient(
         self, loss: Loss, weights: Weights, recorded: Trajectories, memory: Sequence[Array] | None = None
     ) -> tuple[Float32, Float64]:
-        if loss not in self._compiled:
-            self._compiled[loss] = jax.jit(partial(loss_gradient, self.value_network, loss))
         leaves = self.memory(recorded.actions.shape[1]) if memory is None else memory
         tree = jax.tree.unflatten(self._tree, list(leaves))
-        gradient, sums = self._compiled[loss](*weights, tree, *recorded.arrays())
+        shape = loss, recorded.inputs.shape
+        with nullcontext() if shape in self._compiled else compiling():
+            arrays = weights.theta, weights.value, np.asarray(weights.beta), tree, *recorded.arrays()
+            gradient, sums = loss_gradient(self.value_network, loss, *arrays)
+        self._compiled.add(shape)
         return np.asarray(gradient), np.asarray(sums).astype(np.float64)
 
 
@@ -128,32 +132,46 @@ def loss_gradient(
 ) -> tuple[Array, Array]:
     """Return the gradient of the loss, [params + value_size], and the sums of its terms, [3].
 
-    `memory` is that before the first step, with leaves [rows, *shape]; `episodes` are inputs, actions, rewards, lives
-    and cuts, with the shapes of `Trajectories`.
+    Args:
+        memory: that before the first step, with leaves [rows, *shape].
+        episodes: inputs, actions, rewards, lives and cuts, with the shapes of `Trajectories`.
     """
+    is_long = len(episodes[0]) > BLOCK and episodes[0].ndim > 3
+    encodes = isinstance(network, LinearValue) or not jax.tree.leaves(memory)
+    compute = _gradient_in_blocks if is_long and encodes else _gradient
+    return compute(network, loss, theta, value, beta, memory, *episodes)
 
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _gradient(
+    network: ValueNetwork, loss: Loss, theta: Array, value: Array, beta: Array, memory: Tree, *episodes: Array
+) -> tuple[Array, Array]:
     def total(theta: Array, value: Array) -> tuple[Array, Array]:
-        policy, squares, entropy = loss_terms(network, loss, theta, value, memory, *episodes)
-        return policy + loss.value_weight * squares - beta * entropy, jnp.stack([policy, squares, entropy])
+        return _weighted(loss, beta, loss_terms(network, loss, theta, value, memory, *episodes))
 
     slopes, sums = jax.grad(total, argnums=(0, 1), has_aux=True)(theta, value)
     return jnp.concatenate(slopes), sums
 
 
+def _weighted(loss: Loss, beta: Array, terms: tuple[Array, Array, Array]) -> tuple[Array, Array]:
+    """Return the loss and its terms, [3]."""
+    policy, squares, entropy = terms
+    return policy + loss.value_weight * squares - beta * entropy, jnp.stack(terms)
+
+
 def loss_terms(
-    network: ValueNetwork,
-    loss: Loss,
-    theta: Array,
-    value: Array,
-    memory: Tree,
-    inputs: Array,
-    actions: Array,
-    rewards: Array,
-    lives: Array,
-    cuts: Array,
+    network: ValueNetwork, loss: Loss, theta: Array, value: Array, memory: Tree, inputs: Array, *steps: Array
 ) -> tuple[Array, Array, Array]:
     """Return the sums of -log pi A, (V - R)^2 and H over all steps; arguments as in `loss_gradient`."""
-    logits, values = sequence(network, theta, value, memory, _observed(inputs, lives + cuts), loss.unroll)
+    _, _, lives, cuts = steps
+    inputs = _observed(inputs, lives + cuts > 0, _first_real(inputs, lives + cuts > 0))
+    encoded = _encoded(network, theta, value, inputs)
+    return _terms(loss, *_outputs(network, loss.unroll, theta, value, memory, encoded), *steps)
+
+
+def _terms(
+    loss: Loss, logits: Array, values: Array, actions: Array, rewards: Array, lives: Array, cuts: Array
+) -> tuple[Array, Array, Array]:
     if loss.reward_clip is not None:
         rewards = jnp.clip(rewards, -loss.reward_clip, loss.reward_clip)
     constants = jax.lax.stop_gradient(values)
@@ -167,30 +185,48 @@ def loss_terms(
     return policy, squares, entropy
 
 
-def _observed(inputs: Array, counts: Array) -> Array:
-    """Replace the inputs after the end of an episode, where `counts` are 0, by the first input of the chunk.
+def _first_real(inputs: Array, is_real: Array) -> Array:
+    """Return the first input of the chunk, [*shape], that is not after the end of an episode."""
+    inputs = jnp.asarray(inputs)
+    first: Array = inputs.reshape(-1, *inputs.shape[2:])[jnp.argmax(is_real)]
+    return first
+
+
+def _observed(inputs: Array, is_real: Array, first: Array) -> Array:
+    """Replace the inputs after the end of an episode, bool[steps, rows], by `first`.
 
     They do not change the loss, but a custom network may return NaN for zeros, and 0 * NaN is NaN.
     """
-    inputs, is_real = jnp.asarray(inputs), counts > 0
-    first = inputs.reshape(-1, *inputs.shape[2:])[jnp.argmax(is_real)]
     observed: Array = jnp.where(is_real.reshape(*is_real.shape, *[1] * (inputs.ndim - 2)), inputs, first)
     return observed
 
 
-def sequence(
-    network: ValueNetwork, theta: Array, value: Array, memory: Tree, inputs: Array, unroll: int | None = None
+def _encoded(network: ValueNetwork, theta: Array, value: Array, inputs: Array) -> Any:
+    """Return the part of a network that does not depend on earlier steps, from inputs [steps, rows, *shape].
+
+    These are the inputs of `step`, [steps, rows, ...]; for a network without memory logits and values.
+    """
+    parameters = network.layout.split(theta, jnp.reshape)
+    memory = network.memory()
+
+    def one(observation: Array) -> Any:
+        x = network.encode(parameters, observation)
+        return x if jax.tree.leaves(memory) else network.step(parameters, value, memory, x)[:2]
+
+    return jax.vmap(jax.vmap(one))(inputs)
+
+
+def _outputs(
+    network: ValueNetwork, unroll: int | None, theta: Array, value: Array, memory: Tree, encoded: Any
 ) -> tuple[Array, Array]:
-    """Return logits [steps, rows, actions] and values [steps, rows] of inputs [steps, rows, *shape].
+    """Return logits [steps, rows, actions] and values [steps, rows].
 
     With `unroll` the gradient is truncated before the steps unroll, 2 * unroll, ..., counted from 0.
     """
-    parameters = network.layout.split(theta, jnp.reshape)
-    encode = jax.vmap(partial(network.encode, parameters))
-    step = jax.vmap(partial(network.step, parameters, value))
     if not jax.tree.leaves(memory):
-        outputs: tuple[Array, Array] = _over_time(lambda x: step(memory, encode(x))[:2], inputs)
+        outputs: tuple[Array, Array] = encoded
         return outputs
+    step = jax.vmap(partial(network.step, network.layout.split(theta, jnp.reshape), value))
 
     def following(memory: Tree, item: tuple[Array, Array]) -> tuple[Tree, tuple[Array, Array]]:
         is_cut, x = item
@@ -198,20 +234,75 @@ def sequence(
         logits, values, after = step(memory, x)
         return after, (logits, values)
 
-    steps = jnp.arange(len(inputs))
-    is_cut = jnp.zeros(len(inputs), bool) if unroll is None else steps % unroll == 0
-    x = _over_time(encode, inputs)
-    if x.ndim > 3 and len(inputs) > BLOCK:  # images, whose activations are not kept
+    steps = jnp.arange(len(encoded))
+    is_cut = jnp.zeros(len(encoded), bool) if unroll is None else steps % unroll == 0
+    if encoded.ndim > 3 and len(encoded) > BLOCK:  # images, whose activations are not kept
         following = jax.checkpoint(following)
-    _, outputs = jax.lax.scan(following, memory, (is_cut, x))
+    _, outputs = jax.lax.scan(following, memory, (is_cut, encoded))
     return outputs
 
 
-def _over_time(function: Callable[[Array], Any], inputs: Array) -> Any:
-    """Return the results of a function of one step, [rows, ...] -> [rows, ...], for all steps.
+# Long sequences of images. Blocks of steps are encoded, and encoded again for the gradient, which saves memory. They
+# are separate calls instead of a loop in one, in which XLA's gradient of convolutions takes ten times as long on a CPU.
 
-    More than BLOCK steps of images are computed in blocks, and again in the backward pass, which saves memory.
-    """
-    if len(inputs) <= BLOCK or inputs.ndim < 4:
-        return jax.vmap(function)(inputs)
-    return jax.lax.map(jax.checkpoint(function), inputs, batch_size=BLOCK)
+
+def _gradient_in_blocks(
+    network: ValueNetwork, loss: Loss, theta: Array, value: Array, beta: Array, memory: Tree, *episodes: Array
+) -> tuple[Array, Array]:
+    inputs, *steps = episodes
+    is_real = steps[-2] + steps[-1] > 0
+    first = _first_real(inputs, is_real)
+    spans = [slice(start, start + BLOCK) for start in range(0, len(inputs), BLOCK)]
+    blocks = [(_whole_block(inputs[span]), _whole_block(is_real[span]), first) for span in spans]
+    parts = [_encoded_block(network, theta, value, *block) for block in blocks]
+    encoded = jax.tree.map(lambda *arrays: jnp.concatenate(arrays)[: len(inputs)], *parts)
+    total, slopes, sums = _gradient_of_encoded(network, loss, theta, value, beta, memory, encoded, *steps)
+    for span, block in zip(spans, blocks, strict=True):
+        slope = jax.tree.map(lambda array, span=span: _whole_block(array[span]), slopes)
+        total = total + _gradient_of_block(network, theta, value, *block, slope)
+    return total, sums
+
+
+def _whole_block(array: Array) -> Array:
+    """Return the array [steps, ...] with zeros up to BLOCK steps."""
+    padded: Array = jnp.pad(array, [(0, BLOCK - len(array)), *[(0, 0)] * (array.ndim - 1)])
+    return padded
+
+
+@partial(jax.jit, static_argnums=0)
+def _encoded_block(
+    network: ValueNetwork, theta: Array, value: Array, inputs: Array, is_real: Array, first: Array
+) -> Any:
+    return _encoded(network, theta, value, _observed(inputs, is_real, first))
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _gradient_of_encoded(
+    network: ValueNetwork,
+    loss: Loss,
+    theta: Array,
+    value: Array,
+    beta: Array,
+    memory: Tree,
+    encoded: Any,
+    *steps: Array,
+) -> tuple[Array, Any, Array]:
+    """Return the gradient, [params + value_size], without what passes through `encoded`; its slopes; the terms, [3]."""
+
+    def total(theta: Array, value: Array, encoded: Any) -> tuple[Array, Array]:
+        outputs = _outputs(network, loss.unroll, theta, value, memory, encoded)
+        return _weighted(loss, beta, _terms(loss, *outputs, *steps))
+
+    (*slopes, slopes_of_encoded), sums = jax.grad(total, argnums=(0, 1, 2), has_aux=True)(theta, value, encoded)
+    return jnp.concatenate(slopes), slopes_of_encoded, sums
+
+
+@partial(jax.jit, static_argnums=0)
+def _gradient_of_block(
+    network: ValueNetwork, theta: Array, value: Array, inputs: Array, is_real: Array, first: Array, slopes: Any
+) -> Array:
+    """Return the gradient, [params + value_size], that passes through an encoded block with these slopes."""
+    observed = _observed(inputs, is_real, first)
+    _, transposed = jax.vjp(lambda theta, value: _encoded(network, theta, value, observed), theta, value)
+    gradient: Array = jnp.concatenate(transposed(slopes))
+    return gradient

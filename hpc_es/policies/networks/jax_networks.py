@@ -31,6 +31,7 @@ from hpc_es.core.data import Array, Float32, ObservationSpec
 from hpc_es.core.errors import ConfigError, failure_from_error
 from hpc_es.core.policy import Tree
 from hpc_es.core.population import Layout
+from hpc_es.devices.jax_setup import compiling
 from hpc_es.policies.networks.jax_convolutions import convolving_in_turn
 from hpc_es.policies.networks.jax_low_rank import with_factors
 from hpc_es.policies.networks.keras_networks import KerasNetwork
@@ -351,11 +352,18 @@ class JaxCall:
             return outputs.astype(jnp.float32), jax.tree.leaves(after)
 
         self._step = jax.jit(jax.vmap(step, in_axes=(None, None if size is None else 0, 0, 0)))
+        self._compiled = set[tuple[int, ...]]()  # shapes of observations
 
     def load(self, parts: Mapping[str, Float32], common: Mapping[str, Float32]) -> Any:
         own = {name: jnp.asarray(part[0] if self.size is None else part) for name, part in parts.items()}
         return {name: jnp.asarray(part) for name, part in common.items()}, own
 
     def step(self, parameters: Any, memory: Sequence[Any], observations: Array) -> tuple[Any, Sequence[Any]]:
-        result: tuple[Any, Sequence[Any]] = self._step(*parameters, list(memory), observations)
+        result: tuple[Any, Sequence[Any]]
+        if observations.shape in self._compiled:
+            result = self._step(*parameters, list(memory), observations)
+        else:
+            with compiling():
+                result = self._step(*parameters, list(memory), observations)
+            self._compiled.add(observations.shape)
         return result

@@ -27,7 +27,7 @@ from hpc_es.core.data import (
 )
 from hpc_es.core.errors import ConfigError, Failure, failure_from_text
 from hpc_es.core.policy import Batch, Pure, PurePolicy
-from hpc_es.devices.jax_setup import in_thread
+from hpc_es.devices.jax_setup import compiling, in_thread
 from hpc_es.policies.networks.heads import Logits
 from hpc_es.tasks.jax_episodes.call_shape import NAN_OBSERVATION, CallShape
 from hpc_es.tasks.jax_episodes.environments import Traced
@@ -63,7 +63,8 @@ class CompiledCall:
             self._compiled = in_thread(self._compile_segment, poll)
 
     def _compile_segment(self) -> Any:
-        return self._segment.lower(self._carry(), self.no_inputs(), np.int32(1)).compile()
+        with compiling():
+            return self._segment.lower(self._carry(), self.no_inputs(), np.int32(1)).compile()
 
     def _carry(self) -> Carry:
         if self._initial is None:
