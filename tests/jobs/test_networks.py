@@ -121,14 +121,17 @@ def test_rank_0_compiles_and_the_others_read_its_cache(tmp_path: Path) -> None:
 
 
 def test_one_rank_compiles_each_call_of_actor_critic_and_the_others_read_its_cache(tmp_path: Path) -> None:
-    """Trajectories of 16 to 64 steps, on any of three ranks: what the cache has was missing in it once."""
+    """Trajectories of 16 to 64 steps, on any of three ranks: each entry of the cache was missing on one rank only.
+
+    Events are counted twice, since the function of the network is called twice.
+    """
     algorithm = "algorithm={kind: actor_critic, batch_size: 12}"
     task = "task={kind: episodes, env_id: CartPole-v1, max_episode_steps: 60}"
     done = counted(tmp_path, "build", task, algorithm, "mpi.chunk_size=2", "stop.generations=3")
     assert done.status == 0, str(done)
     events = [(tmp_path / f"rank_{rank}").read_text().split() for rank in range(3)]
     entries = list((tmp_path / "run" / "jax_cache").glob("*/*-cache"))
-    assert sum(event.count("misses") for event in events) == len(entries) > 1
+    assert sum(event.count("misses") for event in events) == 2 * len(entries) > 2
     assert all("hits" in event for event in events[1:])
     assert runs.newest(tmp_path / "run").provenance["compiled_for"]["candidates_per_call"] == 16
 
