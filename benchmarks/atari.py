@@ -1,23 +1,34 @@
-"""CPU time of steps and seeded resets of Atari games without a policy: the task `atari` and `AtariVectorEnv`.
+"""CPU time of steps and seeded resets of Atari games: the task `atari` and `AtariVectorEnv`; and of training steps.
 
-Both play the same episodes with random actions, in 16 lanes of one environment each, in turn. CPU time includes that of
-the vector environments' threads.
+    python -m benchmarks.atari             # steps and resets without a policy
+    python -m benchmarks.atari --training  # env-steps per second and core of cnn with virtual batch normalisation
+
+Without a policy both play the same episodes with random actions, in 16 lanes of one environment each, in turn. CPU time
+includes that of the vector environments' threads. In training, chunks of 16 candidates play Pong with the network of
+`configs/es_pong.yaml`, each with its own weights, for 500 steps; perturbations, the virtual batch of each
+candidate and resets are included. It needs the extra `jax`.
 """
 
 from __future__ import annotations
 
+import argparse
 import time
 from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from hpc_es.core.data import Array
+from benchmarks.jobs import ROOT
+from hpc_es.config.loading import load
+from hpc_es.core.data import NO_FITNESS, ROW, Array
+from hpc_es.mpi.world import World
 from hpc_es.tasks.atari.task import Atari, Options
 from hpc_es.tasks.episodes.environment_backend import RunningEpisodes
+from hpc_es.training.build import build_parts, build_task
 
 GAMES = ("pong", "breakout", "seaquest", "freeway")
 LANES, STEPS, ROUNDS = 16, 150, 5
+TRAINING_ROUNDS = 3
 
 
 class Measured(NamedTuple):
@@ -98,8 +109,32 @@ def play(lanes: Lockstep | Vectors, actions: int) -> tuple[float, float]:
     return stepping / (LANES * STEPS) * 1e6, resetting / resets * 1e3
 
 
+def training_rates(normalisation: str) -> list[tuple[float, float]]:
+    """Return env-steps per CPU second, and seconds per chunk, of `TRAINING_ROUNDS` chunks on one rank."""
+    overrides = ["noise={kind: counter}", "task.max_frames=2000", f"policy.normalisation={normalisation}"]
+    config = load(ROOT / "configs" / "es_pong.yaml", [*overrides, f"mpi.chunk_size={LANES}"])
+    parts = build_parts(config, World("none"), build_task(config))
+    algorithm: Any = parts.algorithm
+    state, rates = algorithm.initial(), []
+    for chunk in algorithm.ask(state, 0, np.zeros(0, ROW), NO_FITNESS)[: TRAINING_ROUNDS + 1]:
+        since = time.process_time()
+        outcome = algorithm.evaluate(state, chunk, lambda: None)
+        seconds = time.process_time() - since
+        rates.append((float(outcome.rows["length"].sum()) / seconds, seconds))
+    return rates[1:]  # the first chunk compiles and loads the games
+
+
 def main() -> None:
-    """Print one line per game."""
+    """Print one line per game, or per normalisation."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.atari", description=__doc__)
+    parser.add_argument("--training", action="store_true", help="measure training steps instead")
+    if parser.parse_args().training:
+        for normalisation in ("virtual_batch", "none"):
+            rates = training_rates(normalisation)
+            low, middle, high = (f(rate for rate, _ in rates) for f in (min, median, max))
+            text = f"{middle:,.0f} env-steps per second and core ({low:,.0f} to {high:,.0f} in {len(rates)} chunks)"
+            print(f"pong, cnn, preset atari, normalisation {normalisation}: {text}", flush=True)
+        return
     for game in GAMES:
         ours, theirs = measure(game)
         text = f"step {ours.step_us:4.0f} us, reset {ours.reset_ms:5.1f} ms"
