@@ -90,20 +90,21 @@ def test_order_of_results_is_irrelevant_and_further_trials_are_random() -> None:
 
 
 def test_pruned_trials_are_the_worst_and_failed_ones_are_failed_evaluations() -> None:
+    """If the pruned trials failed as well, fewer than half of the results would remain, and the update would be skipped."""
     one = study()
     es = hpc_es.Strategy(parameters=PARAMETERS, seed=4, population_size=6)
     trials = [one.ask() for _ in range(6)]
     values = [suggested(trial) for trial in trials]
     costs = [cost(item) for item in values]
     for index, trial in enumerate(trials):
-        if index == 2:
+        if index in {2, 3, 5}:
             one.tell(trial, state=TrialState.PRUNED)
         elif index == 4:
             one.tell(trial, state=TrialState.FAIL)
         else:
             one.tell(trial, costs[index])
-    kept = [costs[index] for index in (0, 1, 3, 5)]
-    es.tell([costs[0], costs[1], max(kept), costs[3], math.nan, costs[5]])
+    worst = max(costs[:2])
+    es.tell([*costs[:2], worst, worst, math.nan, worst])
     assert suggested(one.ask())["a"] == es.named(es.ask())[0]["a"]
 
 
