@@ -96,7 +96,7 @@ def test_every_call_has_the_same_number_of_candidates(monkeypatch: pytest.Monkey
     original, calls = policy._call.step, list[Any]()
 
     def step(parameters: Any, memory: Any, rows: Any) -> Any:
-        calls.append((len(parameters["output"]), rows))
+        calls.append((len(parameters[1]["output"]), rows))
         return original(parameters, memory, rows)
 
     monkeypatch.setattr(policy._call, "step", step)
