@@ -90,7 +90,7 @@ def test_order_of_results_is_irrelevant_and_further_trials_are_random() -> None:
 
 
 def test_pruned_trials_are_the_worst_and_failed_ones_are_failed_evaluations() -> None:
-    """If the pruned trials failed as well, fewer than half of the results would remain, and the update would be skipped."""
+    """If the pruned trials failed as well, too few results would remain, and the update would be skipped."""
     one = study()
     es = hpc_es.Strategy(parameters=PARAMETERS, seed=4, population_size=6)
     trials = [one.ask() for _ in range(6)]
