@@ -70,7 +70,7 @@ def check(config: Config, ranks: int | None = None, output: Path | None = None, 
         lines.append(f"  observations {task.spaces.observations}, actions {kind}{size}")
     elif offers(config).values:
         lines.append(f"  objective {task.name}, of {problem.size:,} numbers")
-    lines += [f"  {line}" for line in getattr(task, "summary", ())]
+    lines += [f"  {line}" for line in getattr(task, "check_lines", ())]
     lines += _noise_lines(config, problem, policy) if needs(config).noise else []
     lines.append(f"  chunks: {chunks(config, problem)}")
     idle = None

@@ -341,8 +341,9 @@ class ChunkPlanner:
         self.plan = replace(self.plan, order=())
         is_free = self._parts.cutting == "one by one" and self._world.size > 1 and self._parts.delay_line is None
         known = seconds[seconds > 0]
-        is_strategy = isinstance(self._parts.algorithm, Strategy)
-        if not is_free or not is_strategy or not len(known) or known.mean() < ORDERED_SECONDS:
+        algorithm = self._parts.algorithm
+        has_vectors = isinstance(algorithm, Strategy) and type(algorithm).candidates is not Strategy.candidates
+        if not is_free or not has_vectors or not len(known) or known.mean() < ORDERED_SECONDS:
             return
         vectors = self._candidates(before)
         self._durations.add(vectors, seconds[: len(vectors)])

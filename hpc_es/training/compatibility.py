@@ -269,7 +269,7 @@ def factorisation_mismatches(config: Config, problem: Problem) -> Iterator[Confi
 
 def _injection_mismatches(config: Config, problem: Problem) -> Iterator[ConfigProblem]:
     """Yield a problem if the algorithm cannot use the initial points of a task, or not all of them."""
-    points = getattr(problem, "points", None)
+    points = getattr(problem, "initial_points", None)
     if points is None:
         return
     if not needs(config).injects:

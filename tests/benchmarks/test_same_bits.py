@@ -125,7 +125,8 @@ def test_every_kind_has_a_case() -> None:
                 kinds_used[package].add(getattr(getattr(config, section), "kind", ""))
     if "es_jax_cartpole" in skipped:
         kinds_used["tasks"].add("jax_episodes")
-    kinds_used["policies"].add("network")  # newer than the older version, and without a config of the package
+    for package, kind in (("policies", "network"), ("tasks", "model"), ("noise", "portable")):
+        kinds_used[package].add(kind)  # newer than the older version, and without a config of the package
     missing = {package: set(kinds(package)) - used for package, used in kinds_used.items()}
     assert not any(missing.values()), missing
 

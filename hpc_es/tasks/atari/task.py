@@ -179,7 +179,7 @@ class Atari:
         self._backend = self.new_backend()
 
     @property
-    def summary(self) -> tuple[str, ...]:
+    def check_lines(self) -> tuple[str, ...]:
         """Lines for `--check`."""
         o = self.options
         values = {**protocol_options(o), "episodic_life": o.episodic_life, "reward_clipping": o.reward_clipping}

@@ -142,7 +142,7 @@ class ObjectiveProblem(ProblemDefaults):
         batch: int = 0,
         points: InitialPoints | None = None,
     ) -> None:
-        self._search, self.coordinates, self._initial, self.points = search, coordinates, initial, points
+        self._search, self.coordinates, self._initial, self.initial_points = search, coordinates, initial, points
         self._evaluator, self._keys = evaluator, keys
         # With "abort", a recorded failure would end the restarted run again.
         keeps_failures = search.on_failed_evaluation == "drop"
@@ -165,7 +165,7 @@ class ObjectiveProblem(ProblemDefaults):
         return np.array(self.coordinates.to_search(self._initial), np.float64)
 
     def first_candidates(self, population: int) -> Float64 | None:
-        return None if self.points is None else self.points.first_candidates(population)
+        return None if self.initial_points is None else self.initial_points.first_candidates(population)
 
     def open(self, run: RunContext) -> None:
         self._run = run
@@ -200,7 +200,9 @@ class ObjectiveProblem(ProblemDefaults):
 
     def _evaluate_unknown(self, vectors: Float64, jobs: Jobs, poll: Poll) -> list[EvaluationResult]:
         """Return the results of a chunk; those that are known without an evaluation are taken over."""
-        if jobs.purpose != "train" or not (self._journal.closed or (self.points is not None and not jobs.generation)):
+        if jobs.purpose != "train" or not (
+            self._journal.closed or (self.initial_points is not None and not jobs.generation)
+        ):
             return self._evaluate_or_recall(vectors, jobs, poll)
         known = [
             self._known(number, vector, jobs.generation) for number, vector in zip(jobs.numbers, vectors, strict=True)
@@ -220,7 +222,11 @@ class ObjectiveProblem(ProblemDefaults):
         """Return the result of an initial point, or of a job that was given up before a restart, or None."""
         if job in self._journal.closed.get(generation, ()):
             return EvaluationResult(math.nan, failure_from_text(GIVEN_UP))
-        point = self.points.known.get(vector.tobytes()) if self.points is not None and not generation else None
+        point = (
+            self.initial_points.known.get(vector.tobytes())
+            if self.initial_points is not None and not generation
+            else None
+        )
         return None if point is None else EvaluationResult(point.value, constraints=point.constraints)
 
     def may_close(self, generation: int) -> bool:
@@ -287,7 +293,7 @@ class ObjectiveProblem(ProblemDefaults):
 
     def first_best(self) -> BestVector:
         """Return the best of the initial points with a known value, as generation -1, or no vector."""
-        best = next(iter(self.points.known.items()), None) if self.points is not None else None
+        best = next(iter(self.initial_points.known.items()), None) if self.initial_points is not None else None
         violation = math.nan if self._search.constraint_names else None
         if best is None:
             return BestVector(np.full(self.size, np.nan), violation=violation)

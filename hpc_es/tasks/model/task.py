@@ -137,7 +137,7 @@ class ModelTask:
             jax_setup.use_cache(jax_setup.existing_cache(checkpoint))
 
     @cached_property
-    def summary(self) -> Sequence[str]:
+    def check_lines(self) -> Sequence[str]:
         """Lines of --check about parameters, batches and memory."""
         from hpc_es.tasks.model.jax_model import bytes_text, tree_text
 

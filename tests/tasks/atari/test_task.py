@@ -130,7 +130,7 @@ def test_equal_episodes_are_warned_of() -> None:
 
 
 def test_summary_has_the_protocol_and_its_options() -> None:
-    line, picture = atari(reward_clipping=True, width=60).summary
+    line, picture = atari(reward_clipping=True, width=60).check_lines
     assert line.startswith("atari breakout, protocol machado2018: frame_skip 5, sticky_actions 0.25, noop_max 0,")
     assert line.endswith("max_frames 18000, episodic_life false, reward_clipping true")
     assert picture == "picture standard: height 84, width 60, stack 4"

@@ -219,4 +219,4 @@ def test_good_models_pass_the_check() -> None:
     for name in ("line", "drawn", "convolving"):
         created = task(name, jobs_per_call=2)
         created.problem("vectors", None, Keys(5), 16).check()
-        assert created.summary[0].startswith(f"model {MODELS}:{name}: ")
+        assert created.check_lines[0].startswith(f"model {MODELS}:{name}: ")
