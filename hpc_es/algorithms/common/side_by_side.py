@@ -49,9 +49,18 @@ class AlternatingLine(DelayLine):
         return replace(state, generation=generation)
 
     def measured(self, state: State, generation: int) -> State:
-        """Return the state with the mean of the generation's search as theta."""
+        """Return the state with the mean of the generation's search as theta, without arrays of the other search.
+
+        Whether the other search has made its last update depends on the ranks, and `shared` is stored with the best
+        theta.
+        """
+        shared = state.shared
+        if generation % 2:
+            kept = {name: shared[name] for name in shared if name.startswith(SMALL) or SMALL + name not in shared}
+        else:
+            kept = {name: shared[name] for name in shared if not name.startswith(SMALL)}
         theta = own_state(replace(state, generation=generation)).theta
-        return State(generation, {**state.shared, "theta": theta}, state.master)
+        return State(generation, {**kept, "theta": theta}, state.master)
 
     def advance(self, before: State, after: State) -> State:
         """Return the state after an update unchanged."""
