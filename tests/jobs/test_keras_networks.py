@@ -33,6 +33,19 @@ def test_run_killed_and_resumed_on_three_ranks_equals_one_on_one_rank(name: str,
     runs.assert_same(run, tmp_path / "one")
 
 
+@pytest.mark.parametrize("name", ["keras", "keras_recurrent"])
+def test_actor_critic_killed_and_resumed_on_two_and_three_ranks_equals_one_on_one_rank(
+    name: str, tmp_path: Path
+) -> None:
+    """Synchronous updates, whose gradient TensorFlow computes, with the value as a further output."""
+    task = "task={kind: episodes, env_id: CartPole-v1, max_episode_steps: 20}"
+    algorithm = "algorithm={kind: actor_critic, batch_size: 6, optimizer: {kind: adam, learning_rate: 0.01}}"
+    options, run = (policy(name), task, algorithm, "mpi.chunk_size=2", *runs.EVERY), tmp_path / "three"
+    end = runs.killed_and_resumed(run, 3, 2, *options)
+    runs.finished(0, tmp_path / "one", *options, f"stop.generations={end}")
+    runs.assert_same(run, tmp_path / "one")
+
+
 EXPORTED = """
 import sys
 from pathlib import Path
