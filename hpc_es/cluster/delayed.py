@@ -50,7 +50,7 @@ class DelayedSimulation:
         self._tasks = dict.fromkeys(workers, 0)
         self._received: dict[int, set[int]] = {worker: set() for worker in workers}  # generations whose state it has
         self._missing = [0] * len(generations)  # chunks of the current round
-        self._rounds = [0] * len(generations)  # that have begun
+        self._rounds = [0] * len(generations)  # that have started
         self._opened = 0
         self._free_at = self._link_free_at = 0.0  # rank 0, and its link
         self.update_times: list[float] = []  # of each generation

@@ -342,20 +342,20 @@ class ChunkPlanner:
         is_free = self._parts.cutting == "one by one" and self._world.size > 1 and self._parts.delay_line is None
         known = seconds[seconds > 0]
         algorithm = self._parts.algorithm
-        has_vectors = isinstance(algorithm, Strategy) and type(algorithm).candidates is not Strategy.candidates
-        if not is_free or not has_vectors or not len(known) or known.mean() < ORDERED_SECONDS:
+        if not isinstance(algorithm, Strategy) or type(algorithm).candidates is Strategy.candidates:
+            return  # searches for programs have no vectors
+        if not is_free or not len(known) or known.mean() < ORDERED_SECONDS:
             return
-        vectors = self._candidates(before)
+        vectors = self._candidates(algorithm, before)
         self._durations.add(vectors, seconds[: len(vectors)])
-        vectors = self._candidates(after)
+        vectors = self._candidates(algorithm, after)
         if len(vectors) > self.plan.ranks:
             self.plan = replace(self.plan, order=self._durations.longest_first(vectors))
 
-    def _candidates(self, state: State) -> Float64:
+    def _candidates(self, algorithm: Strategy[Any], state: State) -> Float64:
         """Return the candidates of the first round of a generation, float64[jobs, size]."""
-        asked = self._parts.algorithm.ask(state, 0, np.zeros(0, self._parts.row), NO_FITNESS)
+        asked = algorithm.ask(state, 0, np.zeros(0, self._parts.row), NO_FITNESS)
         chunks = [chunk for chunk in asked if chunk.purpose == "train"]
-        algorithm: Any = self._parts.algorithm
         vectors: Float64 = np.concatenate([algorithm.candidates(state, chunk).stacked() for chunk in chunks])
         return vectors.astype(np.float64)
 
