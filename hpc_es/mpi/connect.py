@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import faulthandler
+import math
 import os
 import re
+import threading
+from collections.abc import Iterator, Mapping
 
 from hpc_es.core.errors import LaunchError, install_command
 from hpc_es.mpi import shared_memory as shared
-from hpc_es.mpi.fault_tolerance import limit_init_time
 from hpc_es.mpi.launch import launch_error, prefer_short_addresses, tasks_started
 from hpc_es.mpi.world import World, create_communicators
+
+INIT_LIMIT = "HPC_ES_MPI_INIT_SECONDS"  # environment variable
+INIT_SECONDS = 600.0  # its default
 
 _worlds: list[World] = []
 
@@ -39,7 +46,7 @@ def _connect() -> World:
 
         mpi4py.rc.thread_level = "funneled"
         mpi4py.rc.finalize = False  # at exit it would block a rank that fails alone; see `World.finalize`
-        with limit_init_time(os.environ):
+        with _init_limit(os.environ):
             from mpi4py import MPI
     except (ImportError, OSError, RuntimeError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
@@ -57,6 +64,27 @@ def _connect() -> World:
     if comms.node.rank == 0:  # all ranks are past MPI_Init
         shared.unlink_segments()
     return World(library, comms)
+
+
+@contextlib.contextmanager
+def _init_limit(environ: Mapping[str, str]) -> Iterator[None]:
+    """End the process with a traceback if MPI_Init takes too long: it never returns if a rank died before it.
+
+    The limit must include the time until the last rank has started. MPI_Init holds the interpreter lock, so only
+    faulthandler can do this.
+    """
+    text = environ.get(INIT_LIMIT) or str(INIT_SECONDS)
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < threading.TIMEOUT_MAX:
+        raise LaunchError(f"{INIT_LIMIT} must be a positive number of seconds, not {text!r}")
+    faulthandler.dump_traceback_later(seconds, exit=True)
+    try:
+        yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
 def library_name(version: str) -> str:

@@ -10,10 +10,9 @@ have agreed that they have it, because Open MPI 5.0 crashes if one is revoked wh
 from __future__ import annotations
 
 import contextlib
-import faulthandler
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar
 
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 ENABLED = "OMPI_MCA_mpi_ft_enable"  # set by `mpiexec --with-ft ulfm`
-START_SECONDS = 180.0  # maximum time for all ranks to enter MPI_Init
 END_SECONDS = 10.0  # maximum wait for other ranks at the end
 DONE, COMPLETE, CAN_CONTINUE = 1, 1, 2  # bits of the agreements
 
@@ -133,22 +131,6 @@ def node_position(leaders: list[int], rank: int) -> tuple[int, int]:
 def is_enabled(environ: Mapping[str, str]) -> bool:
     """Return whether the launcher has enabled ULFM."""
     return environ.get(ENABLED, "").lower() in {"1", "true"}
-
-
-@contextlib.contextmanager
-def limit_init_time(environ: Mapping[str, str]) -> Iterator[None]:
-    """End the process with a traceback if MPI_Init takes too long: it never returns if a rank died before it.
-
-    MPI_Init holds the interpreter lock, so only faulthandler can do this.
-    """
-    if not is_enabled(environ):
-        yield
-        return
-    faulthandler.dump_traceback_later(START_SECONDS, exit=True)
-    try:
-        yield
-    finally:
-        faulthandler.cancel_dump_traceback_later()
 
 
 def enable_fault_tolerance(world: World) -> None:

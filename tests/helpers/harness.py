@@ -76,6 +76,10 @@ class Job:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if error is not None:  # pytest prints the notes
+            ended = "" if self.process.poll() is None else f", which had ended with status {self.process.returncode}"
+            streams = f"--- stdout\n{self.stdout}--- stderr\n{self.stderr}--- processes\n{_states(self.alive())}"
+            error.add_note(f"output of the job{ended}\n{streams}")
         self.kill()
         self._out.close()
         self._err.close()
@@ -195,6 +199,15 @@ def clean_environment() -> dict[str, str]:
         "OMP_NUM_THREADS": "1",
         "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), kept.get("PYTHONPATH")])),
     }
+
+
+def _states(pids: Sequence[int]) -> str:
+    """A line for each process: command, state, CPU seconds and what it waits for in the kernel."""
+    if not pids:
+        return "none\n"
+    command = ["ps", "-ww", "-o", "pid,ppid,stat,nlwp,cputimes,etimes,wchan:20,args", "-p", ",".join(map(str, pids))]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    return "".join(f"{line[:200]}\n" for line in done.stdout.splitlines())
 
 
 def _read(descriptor: int) -> str:

@@ -257,3 +257,21 @@ def test_timer_of_hang_checks_does_not_end_a_process_that_exits_slowly() -> None
     """Under srun, SIGTERM starts a timer whose default action would be the exit status -14."""
     done = python(guarded(AT_EXIT), 30)
     assert done.status == 75 and done.seconds > 1.5, str(done)
+
+
+def test_job_ends_if_a_rank_does_not_reach_mpi_init() -> None:
+    lines = """
+    if os.environ["PMI_RANK"] == "1":
+        time.sleep(100)
+    connect()
+    return 0
+    """
+    done = mpiexec(2, guarded(lines), 60, {"HPC_ES_MPI_INIT_SECONDS": "1.5"})
+    assert done.status == 1 and not done.timed_out, str(done)
+    assert "Timeout (0:00:01.5" in done.stderr and "in connect" in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("seconds", ["soon", "0", "nan", "inf"])
+def test_limit_of_mpi_init_must_be_a_number(seconds: str) -> None:
+    done = python(guarded("connect()\nreturn 0"), 60, {"HPC_ES_MPI_INIT_SECONDS": seconds})
+    assert done.status == 2 and f"positive number of seconds, not '{seconds}'" in done.stderr, str(done)
