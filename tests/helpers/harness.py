@@ -76,13 +76,13 @@ class Job:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if error is not None:  # pytest prints the notes
-            ended = "" if self.process.poll() is None else f", which had ended with status {self.process.returncode}"
-            streams = f"--- stdout\n{self.stdout}--- stderr\n{self.stderr}--- processes\n{_states(self.alive())}"
-            error.add_note(f"output of the job{ended}\n{streams}")
+        states = _states(self.alive()) if isinstance(error, AssertionError) else ""
         self.kill()
+        streams = f"--- stdout\n{self.stdout}--- stderr\n{self.stderr}"
         self._out.close()
         self._err.close()
+        if isinstance(error, AssertionError):
+            raise AssertionError(f"{error}\n{streams}--- processes\n{states}") from error
 
     @property
     def stdout(self) -> str:

@@ -6,6 +6,7 @@ They take minutes and need SLURM on the machine; `pytest` alone reports that it 
 from __future__ import annotations
 
 import re
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -59,9 +60,7 @@ def _cleared(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.fixture
 def shared(cluster: Cluster, request: pytest.FixtureRequest) -> Path:
     """A directory of this test's own that both nodes see; `tmp_path` may be different on each."""
-    directory = cluster.shared / re.sub(r"\W+", "_", request.node.name)
-    directory.mkdir()
-    return directory
+    return Path(tempfile.mkdtemp(prefix=re.sub(r"\W+", "_", request.node.name), dir=cluster.shared))
 
 
 @pytest.fixture
