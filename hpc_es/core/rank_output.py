@@ -62,15 +62,6 @@ def add_files(paths: Sequence[Path]) -> None:
                 _write(1, b"\n")
 
 
-def drop_if_full() -> None:
-    """Drop the output while the disk has little space: checkpoints need it, and child processes may fail without it.
-
-    Called before each chunk of evaluations. Python and C code of this process never fail because of a full disk.
-    """
-    if _open:
-        _open[0].check_space()
-
-
 class RankLog:
     """The log of one rank, from `open` to `close`."""
 
@@ -117,7 +108,10 @@ class RankLog:
         return log
 
     def check_space(self) -> None:
-        """Redirect the output to the null device while there is no space, and back when there is."""
+        """Drop the output while the disk has little space, which checkpoints need; child processes may fail without it.
+
+        Called before each chunk of evaluations. Python and C code of this process never fail because of a full disk.
+        """
         now = time.monotonic()
         if now - self._checked < CHECK_SECONDS:
             return

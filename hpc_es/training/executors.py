@@ -18,7 +18,6 @@ import numpy as np
 import numpy.typing as npt
 
 from hpc_es.config.schema import Config
-from hpc_es.core import rank_output
 from hpc_es.core.data import Array, Arrays, Chunk, Outcome, Poll, Results, Rows, State
 from hpc_es.core.errors import GIVEN_UP
 from hpc_es.mpi.scheduler import Work
@@ -29,6 +28,7 @@ from hpc_es.training.collective import FailureReports
 from hpc_es.training.generation import HEADER, TIMES, Evaluated, Gathered, Generation, MetricsRow
 
 if TYPE_CHECKING:
+    from hpc_es.core.rank_output import RankLog
     from hpc_es.training.profiler import Profiler
 
 # Over the rounds of a generation.
@@ -91,6 +91,7 @@ class Executor(ABC):
     def __init__(self, signals: Callable[[], int], reports: FailureReports | None, clock: RankClock) -> None:
         self._signals, self.reports, self.clock = signals, reports, clock
         self.profiler: Profiler | None = None  # with `report.profile`
+        self.rank_log: RankLog | None = None  # with `report.rank_logs`
         self._round_started = self._last_chunk_ended = 0.0  # on this rank
         self._chunk_seconds: dict[int, float] = {}  # in the environment, of this generation by chunk index
 
@@ -154,7 +155,8 @@ class Executor(ABC):
         return 0.0
 
     def _evaluate_chunk(self, generation: Generation, chunk: Chunk, poll: Poll) -> Outcome:
-        rank_output.drop_if_full()
+        if self.rank_log is not None:
+            self.rank_log.check_space()
         since = time.perf_counter()
         if self.profiler is None:
             outcome = generation.evaluate(chunk, poll)

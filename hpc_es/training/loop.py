@@ -44,6 +44,7 @@ from hpc_es.training.generation import (
 )
 
 if TYPE_CHECKING:
+    from hpc_es.core.rank_output import RankLog
     from hpc_es.training.profiler import Profiler
     from hpc_es.training.recorder import Recorder
 
@@ -87,6 +88,7 @@ class Training:
     exit_status: int = 0
     after_train_step: AfterTrainStep | None = None  # of the caller; on rank 0
     profiler: Profiler | None = None  # with `report.profile`
+    rank_log: RankLog | None = None  # with `report.rank_logs`
 
     def __post_init__(self) -> None:
         self._work = self._new_work()
@@ -101,7 +103,7 @@ class Training:
         self._shared = SharedState(self.world, self._replicated, self.state)
         self._alone = Rank0Alone.from_config(self.config, self.world, self.parts, self.signals, self._reports)
         for executor in (self._executor, *([self._alone.executor] if self._alone else [])):
-            executor.profiler = self.profiler
+            executor.profiler, executor.rank_log = self.profiler, self.rank_log
         self._info_keys = list(self.config.report.reductions())
         self._interrupted = self._trained = self._is_stopped = False
         self._started = 0.0  # when the current generation, including its command, started

@@ -247,7 +247,7 @@ class Run:
         self.world, self.config, self._request, self._parts, self._writer = world, config, request, parts, writer
         self._log = log
         callback = request.after_train_step
-        self.training = Training(config, world, parts, signals.count, writer, state, 0, callback, profiler)
+        self.training = Training(config, world, parts, signals.count, writer, state, 0, callback, profiler, log)
         signals.abort_if_hung = self.training.abort_if_hung
         self._is_open = True
 
