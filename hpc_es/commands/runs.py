@@ -281,12 +281,12 @@ def _base_checkpoint(since: Increment) -> JsonObject:
 
 def _program_count(path: Path, snapshot: Snapshot) -> dict[str, int]:
     """Return the number of correct programs at the time of the checkpoint; {} if the log of the run is missing."""
-    from hpc_es.programs import best_programs
+    from hpc_es.storage.line_logs import PROGRAMS, read_programs
 
-    run_dir, length = path.parent.parent, snapshot.file_lengths.get(best_programs.PROGRAMS, 0)
-    if length and not (run_dir / best_programs.PROGRAMS).exists():
+    run_dir, length = path.parent.parent, snapshot.file_lengths.get(PROGRAMS, 0)
+    if length and not (run_dir / PROGRAMS).exists():
         return {}
-    return {"correct_programs": sum(1 for _ in best_programs.read_programs(run_dir, length))}
+    return {"correct_programs": sum(1 for _ in read_programs(run_dir, length))}
 
 
 def inspect_text(content: JsonObject) -> str:

@@ -24,12 +24,11 @@ from hpc_es.core.machine import as_comment, environment_info
 from hpc_es.core.slurm import this_run
 from hpc_es.devices.decision import current_decision
 from hpc_es.mpi.world import World
-from hpc_es.programs.best_programs import ProgramsLog
 from hpc_es.report.progress import Progress
 from hpc_es.storage import metrics_log, results
 from hpc_es.storage.checkpoint import Best, Increment, Snapshot, is_full
 from hpc_es.storage.files import remove_leftovers, write_json, write_text, written
-from hpc_es.storage.line_logs import EvaluationsLog, FailuresLog
+from hpc_es.storage.line_logs import EvaluationsLog, FailuresLog, ProgramsLog
 from hpc_es.storage.status import HEARTBEAT_SECONDS, RUNNING, STATUS, EndStatus, final_evaluation, now, this_process
 from hpc_es.tasks.problems import ranks_returns
 from hpc_es.training.collective import FailureReport

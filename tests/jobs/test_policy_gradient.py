@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from hpc_es.programs import best_programs
 from hpc_es.programs.task import Options, build
+from hpc_es.storage.line_logs import read_programs
 from tests.helpers import runs
 from tests.helpers.harness import ROOT, Finished, Job, mpiexec, script, start
 
@@ -86,8 +86,8 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("ranks", RANKS)
 def test_results_do_not_depend_on_the_number_of_ranks(done: Path, ranks: int, variant: str) -> None:
     runs.assert_same(done / str(ranks) / variant, done / "1" / variant)
-    listed = list(best_programs.read_programs(done / str(ranks) / variant))
-    assert listed == list(best_programs.read_programs(done / "1" / variant))
+    listed = list(read_programs(done / str(ranks) / variant))
+    assert listed == list(read_programs(done / "1" / variant))
     if variant == "correct ones":  # the first of them is the one that the checkpoint counts
         state = runs.newest(done / "1" / variant).state
         assert (listed[0]["npe"], len(listed) > 1) == (int(state.master["solution_npe"]), True)

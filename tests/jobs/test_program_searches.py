@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from hpc_es.core.keys import Keys
-from hpc_es.programs import best_programs, random_search
+from hpc_es.programs import random_search
 from hpc_es.programs.task import Options, build
 from hpc_es.storage import results
 from hpc_es.storage.checkpoint_directory import Store
+from hpc_es.storage.line_logs import PROGRAMS, read_programs
 from tests.helpers import runs
 from tests.helpers.harness import ROOT, Finished, mpiexec, script
 
@@ -144,7 +145,7 @@ def described(run: Path) -> dict[str, Any]:
 
 def listed(run: Path) -> bytes:
     """programs.jsonl."""
-    path = run / best_programs.PROGRAMS
+    path = run / PROGRAMS
     return path.read_bytes() if path.exists() else b""
 
 
@@ -159,7 +160,7 @@ def test_every_correct_program_is_listed_once(done: Callable[[int], Path]) -> No
         for program, npe in sorted(first.items(), key=lambda actual: actual[1])
     ]
     assert 10 < len(expected) < len([program for program in drawn if program in first])
-    assert list(best_programs.read_programs(done(2) / "random, many")) == expected
+    assert list(read_programs(done(2) / "random, many")) == expected
     assert described(done(2) / "random, many")["found"]["correct_programs"] == len(expected)
     assert described(done(2) / "random")["found"]["correct_programs"] == 0
 
@@ -175,7 +176,7 @@ def test_list_of_programs_is_identical_after_a_resume(done: Callable[[int], Path
     again = runs.finished(3, run, *more)
     assert "from generation 3" in again.stdout
     assert listed(run) == listed(done(1) / f"{kind}, many") != b""
-    (run / best_programs.PROGRAMS).unlink()
+    (run / PROGRAMS).unlink()
     again = runs.finished(0, run, *more, "stop.generations=6")
     assert "programs.jsonl is missing: the correct programs found before this resume are lost" in again.stdout
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from hpc_es.core.errors import RunError
-from hpc_es.programs import best_programs
-from hpc_es.programs.best_programs import PROGRAMS, ProgramsLog, read_programs
+from hpc_es.storage import line_logs
+from hpc_es.storage.line_logs import PROGRAMS, ProgramsLog, read_programs
 
 
 def program(text: str, reward: float = 1.0) -> dict[str, Any]:
@@ -79,7 +79,7 @@ def test_damaged_log_is_refused(tmp_path: Path, text: str, message: str) -> None
 def test_full_log_accepts_only_better_programs_also_after_a_resume(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(best_programs, "MAX_PROGRAMS", 2)
+    monkeypatch.setattr(line_logs, "MAX_PROGRAMS", 2)
     lines: list[str] = []
     log = ProgramsLog(tmp_path, lines.append)
     log.write([program("a", 0.5), program("b", 0.7), program("c", 0.6), program("d", 0.8)])
