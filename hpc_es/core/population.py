@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -79,6 +79,17 @@ class Noise(Protocol):
 
         `weights` is [k, pairs], powers are 1 or 2. Pairs are added in order; those of weight 0 are skipped.
         """
+        ...
+
+
+@runtime_checkable
+class FactorisedNoise(Noise, Protocol):
+    """Noise of low rank, which also computes the numbers of perturbations without forming matrices."""
+
+    factorisation: Factorisation
+
+    def numbers(self, generation: int, pairs: Sequence[int]) -> Float32:
+        """Return the numbers of the perturbations of some pairs, float32[pairs, factorisation.compact.size]."""
         ...
 
 

@@ -56,7 +56,7 @@ def blocks_of(factorisation: Factorisation) -> list[list[Piece]]:
 
 
 class LowRankNoise:
-    """`Noise` of low rank; `noise` computes compact directions, of the layout `factorisation.compact`."""
+    """`FactorisedNoise`; `noise` computes compact directions, of the layout `factorisation.compact`."""
 
     def __init__(self, noise: Noise, factorisation: Factorisation) -> None:
         self.factorisation, self._noise = factorisation, noise
@@ -64,8 +64,7 @@ class LowRankNoise:
         widths = [sum(piece.width for piece in block) for block in self._blocks]
         self.edges: Sequence[int] = [0, *np.cumsum(widths)[:-1].tolist()]
 
-    def numbers(self, generation: int, pairs: Sequence[int]) -> Float32:
-        """Return the numbers of the perturbations of some pairs, float32[pairs, factorisation.compact.size]."""
+    def numbers(self, generation: int, pairs: Sequence[int]) -> Float32:  # float32[pairs, factorisation.compact.size]
         numbers: Float32 = Directions(self._noise, generation, pairs).elements(0, self.factorisation.compact.size)
         return numbers
 

@@ -9,9 +9,10 @@ initialised uniformly (Glorot and Bengio 2010), output columns are normal and sc
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import pairwise
+from types import ModuleType
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -20,20 +21,81 @@ from annotated_types import MinLen
 
 from hpc_es.config.options import Count, option, options
 from hpc_es.core.data import Array, Float32, Normaliser, Spaces
-from hpc_es.core.policy import Actor, Pure
-from hpc_es.core.population import Population
+from hpc_es.core.policy import Actor, Pure, Tensor
+from hpc_es.core.population import Layout, Population
 from hpc_es.policies.networks import feed_forward as shared
 from hpc_es.policies.networks.compiled_actor import CompiledActor, CompiledCall
 from hpc_es.policies.networks.heads import ActionHead, Head, PureHead, normalise, require_flat
 from hpc_es.policies.networks.layers import (
-    InPlaceGates,
-    LSTMNetwork,
+    FORGET_BIAS,
+    ArrayOps,
+    Memory,
+    Weights,
     glorot_uniform,
     lstm_layout,
-    lstm_matrices,
+    lstm_step,
     normalised_columns,
+    weights_of,
 )
-from hpc_es.policies.networks.weights import Weights, weights_of
+
+
+@dataclass(frozen=True)
+class LSTMNetwork:
+    """A recurrent network without its parameters and memory."""
+
+    observations: int
+    hidden_dims: tuple[int, ...]
+    outputs: int
+    layout: Layout
+    head: ActionHead
+
+    def parameters(self, xp: ModuleType, theta: Tensor) -> dict[str, Tensor]:
+        """Return the parts of theta [params] by name."""
+        return self.layout.split(theta, xp.reshape)
+
+    def step(self, xp: ModuleType, parameters: Tensor, memory: Memory, observations: Tensor) -> tuple[Memory, Tensor]:
+        """Return (new memory, outputs [outputs]) of one row, from [observations], over an array namespace."""
+        outputs, new_memory = lstm_step(ArrayOps(xp), parameters, observations, memory)
+        return new_memory, outputs
+
+    def initial_memory(self, xp: ModuleType) -> Memory:
+        """Return h and c of each layer at the start of an episode, float32[units] of zeros."""
+        return tuple((xp.zeros(units, np.float32), xp.zeros(units, np.float32)) for units in self.hidden_dims)
+
+
+class InPlaceGates:
+    """`lstm_gates` for float32 arrays with one tanh for all four gates and few temporary arrays; it overwrites z."""
+
+    def __init__(self, units: int) -> None:
+        self._units = units
+        self._scale = np.repeat(np.array([0.5, 1.0, 0.5, 0.5], np.float32), units)  # sigmoid(x) = tanh(x / 2) / 2 + 1/2
+        self._before = np.repeat(np.array([0.0, 0.0, 0.5 * FORGET_BIAS, 0.0], np.float32), units)
+        self._after = np.repeat(np.array([0.5, 0.0, 0.5, 0.5], np.float32), units)
+
+    def gates(self, z: Float32, c: Float32) -> tuple[Float32, Float32]:
+        """Return the new (h, c), float32[..., units] each, from z [..., 4 * units] and the previous c."""
+        z *= self._scale
+        z += self._before
+        np.tanh(z, out=z)
+        z *= self._scale
+        z += self._after
+        n = self._units
+        c = c * z[..., 2 * n : 3 * n]
+        c += z[..., :n] * z[..., n : 2 * n]
+        h = np.tanh(c)
+        h *= z[..., 3 * n :]
+        return h, c
+
+
+def lstm_matrices(stack: Float32, layout: Layout) -> list[Float32]:
+    """Return views [jobs, inputs + 1, outputs] of each layer of float32[jobs, params]; the last row is the bias."""
+    views, start = [], 0
+    for shape in layout.shapes.values():
+        if len(shape) == 2:  # a kernel; its bias follows it in the vector
+            rows, columns = shape[0] + 1, shape[1]
+            views.append(stack[:, start : start + rows * columns].reshape(-1, rows, columns))
+            start += rows * columns
+    return views
 
 
 class LSTMActor:

@@ -10,8 +10,9 @@ are any. The default initial weights are "normalised columns" as in OpenAI-ES: n
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from types import ModuleType
 from typing import Any, Literal
 
 import numpy as np
@@ -19,7 +20,7 @@ import numpy.typing as npt
 
 from hpc_es.config.options import Count, Positive, option, options, unused
 from hpc_es.core.data import Array, Float32, Normaliser, Spaces
-from hpc_es.core.policy import Actor, Pure
+from hpc_es.core.policy import Actor, Pure, Tensor
 from hpc_es.core.population import Population
 from hpc_es.policies.networks import feed_forward as shared
 from hpc_es.policies.networks.compiled_actor import CompiledActor, CompiledCall
@@ -27,12 +28,37 @@ from hpc_es.policies.networks.heads import ActionHead, Head, PureHead, normalise
 from hpc_es.policies.networks.layers import (
     Activation,
     Layers,
-    MLPNetwork,
     Normalisation,
+    Weights,
+    array_activation,
+    dense,
     in_place_activation,
     normalised_columns,
+    weights_of,
 )
-from hpc_es.policies.networks.weights import Weights, weights_of
+
+
+@dataclass(frozen=True)
+class MLPNetwork:
+    """A feed-forward network without its parameters."""
+
+    layers: Layers
+    activation: str
+    head: ActionHead
+    normalisation: Normalisation = "none"
+
+    def parameters(self, xp: ModuleType, theta: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Return (weights [inputs, outputs], biases [outputs]) of each layer from theta [params]."""
+        matrices = self.layers.matrices(theta)
+        if self.layers.bias:
+            return [(matrix[:-1], matrix[-1]) for matrix in matrices]
+        return [(matrix, xp.zeros(matrix.shape[1], matrix.dtype)) for matrix in matrices]
+
+    def step(self, xp: ModuleType, parameters: Tensor, memory: Tensor, observations: Tensor) -> tuple[Tensor, Tensor]:
+        """Return (the unchanged memory, outputs [outputs]) of one row, from [observations], over an array namespace."""
+        activate = array_activation(xp, self.activation, self.normalisation)
+        outputs, _ = dense(xp.matmul, activate, parameters, observations)
+        return memory, outputs
 
 
 class MLPActor:

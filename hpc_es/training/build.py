@@ -31,7 +31,6 @@ from hpc_es.core.population import Layout, Noise, unperturbed
 from hpc_es.devices.decision import current_decision, decide, forget
 from hpc_es.mpi.world import World
 from hpc_es.noise.counter import CounterNoise
-from hpc_es.noise.low_rank import LowRankNoise
 from hpc_es.training.compatibility import (
     CONFIG_CHECKS,
     PROBLEMS,
@@ -301,7 +300,11 @@ def build_noise(config: Config, keys: Keys, layout: Layout, shared: object) -> N
     numbers = factorisation.compact if factorisation else layout
     noise: Noise = module("noise", config.noise.kind).build(config.noise, keys, numbers, shared)
     require_contract("noise.kind", config.noise.kind, noise, Noise)
-    return LowRankNoise(noise, factorisation) if factorisation else noise
+    if factorisation is None:
+        return noise
+    from hpc_es.noise.low_rank import LowRankNoise
+
+    return LowRankNoise(noise, factorisation)
 
 
 def shared_noise(config: Config, world: World) -> object:

@@ -14,8 +14,8 @@ from hpc_es.core.data import Array, Box, Discrete, Float32, Normaliser, Spaces, 
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.population import Perturbed
 from hpc_es.policies import lstm
-from hpc_es.policies.lstm import LSTM, LSTMActor, Options
-from hpc_es.policies.networks.layers import InPlaceGates, NumPyOps, lstm_gates
+from hpc_es.policies.lstm import LSTM, InPlaceGates, LSTMActor, Options
+from hpc_es.policies.networks.layers import ArrayOps, lstm_gates
 from tests.helpers.populations import population
 from tests.helpers.trained import HEADS, NORMALISER, WIDTH
 
@@ -108,7 +108,7 @@ def test_lstm_of_one_unit_by_hand() -> None:
 def test_lstm_gates_computed_in_place_equal_the_cell() -> None:
     rng = np.random.default_rng(0)
     z, c = (rng.normal(0, 4, (5, 3, width)).astype(np.float32) for width in (28, 7))
-    expected = lstm_gates(NumPyOps(), z, c)
+    expected = lstm_gates(ArrayOps(np), z, c)
     for result, wanted in zip(InPlaceGates(7).gates(z.copy(), c), expected, strict=True):
         np.testing.assert_allclose(result, wanted, atol=1e-6)
 

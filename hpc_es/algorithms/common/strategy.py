@@ -33,8 +33,16 @@ from hpc_es.core.data import (
 )
 from hpc_es.core.interfaces import Prepared, VectorProblem
 from hpc_es.core.keys import Keys, Purpose
-from hpc_es.core.population import Directions, Layout, LowRank, Noise, Perturbed, Population, unperturbed
-from hpc_es.noise.low_rank import LowRankNoise
+from hpc_es.core.population import (
+    Directions,
+    FactorisedNoise,
+    Layout,
+    LowRank,
+    Noise,
+    Perturbed,
+    Population,
+    unperturbed,
+)
 
 
 @dataclass(frozen=True)
@@ -182,7 +190,7 @@ class Strategy(Generic[Prepared]):
         """
         jobs, theta = chunk.job_numbers, state.theta if centre is None else centre
         pairs = self.pairs.among(jobs)
-        if isinstance(self.noise, LowRankNoise):
+        if isinstance(self.noise, FactorisedNoise):
             rows, scales = self.pairs.rows_and_scales(jobs, scale, theta.dtype)
             numbers = self.noise.numbers(state.generation, pairs)
             return LowRank(self.noise.factorisation, theta, numbers, rows, scales, ratios)

@@ -14,7 +14,7 @@ from hpc_es.config.options import Count, NonNegative, option, options, unused
 from hpc_es.core.data import Array, Float32, Normaliser
 from hpc_es.core.population import Layout, Population
 from hpc_es.policies.networks.heads import ActionBounds, ActionHead, normalise
-from hpc_es.policies.networks.weights import LowRankProduct
+from hpc_es.policies.networks.layers import LowRankProduct
 
 
 @options

@@ -1,5 +1,7 @@
 """Layers of networks over any array library (NumPy, TensorFlow, jax.numpy): activations, dense and LSTM layers.
 
+The end of the file has the weights of several candidates in NumPy.
+
 The LSTM cell has one kernel for x and h, with gates in the order i, j, f, o (Zaremba et al. 2014):
 
     z = [x, h] K + b;  c' = c sigmoid(f + 1) + sigmoid(i) tanh(j);  h' = tanh(c') sigmoid(o)
@@ -10,19 +12,19 @@ The NumPy actors in `policies/mlp.py` and `policies/lstm.py` compute the same in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import prod
 from types import ModuleType
 from typing import Literal, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from hpc_es.core.data import Float32, Float64
 from hpc_es.core.policy import Tensor
-from hpc_es.core.population import Layout, Shape
-from hpc_es.policies.networks.heads import ActionHead
+from hpc_es.core.population import Layout, LowRank, Population, Shape
 
 Activation = Literal["tanh", "relu", "leaky_relu", "elu"]
 LEAK = 0.2  # slope of leaky_relu below zero, as in OpenAI's ES
@@ -214,46 +216,6 @@ def lstm_gates(ops: GateOps, z: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
     return ops.tanh(c) * ops.sigmoid(o), c
 
 
-class NumPyOps:
-    """`GateOps` for float32 arrays."""
-
-    def tanh(self, x: Float32) -> Float32:  # elementwise, float32[...]
-        y: Float32 = np.tanh(x)
-        return y
-
-    def sigmoid(self, x: Float32) -> Float32:  # elementwise, float32[...]
-        # (1 + tanh(x / 2)) / 2 does not overflow
-        y: Float32 = np.float32(0.5) * (np.tanh(np.float32(0.5) * x) + np.float32(1))
-        return y
-
-    def split(self, x: Float32, parts: int) -> Sequence[Float32]:  # [..., n] -> [..., n / parts] each
-        return np.split(x, parts, axis=-1)
-
-
-class InPlaceGates:
-    """`lstm_gates` for float32 arrays with one tanh for all four gates and few temporary arrays; it overwrites z."""
-
-    def __init__(self, units: int) -> None:
-        self._units = units
-        self._scale = np.repeat(np.array([0.5, 1.0, 0.5, 0.5], np.float32), units)  # sigmoid(x) = tanh(x / 2) / 2 + 1/2
-        self._before = np.repeat(np.array([0.0, 0.0, 0.5 * FORGET_BIAS, 0.0], np.float32), units)
-        self._after = np.repeat(np.array([0.5, 0.0, 0.5, 0.5], np.float32), units)
-
-    def gates(self, z: Float32, c: Float32) -> tuple[Float32, Float32]:
-        """Return the new (h, c), float32[..., units] each, from z [..., 4 * units] and the previous c."""
-        z *= self._scale
-        z += self._before
-        np.tanh(z, out=z)
-        z *= self._scale
-        z += self._after
-        n = self._units
-        c = c * z[..., 2 * n : 3 * n]
-        c += z[..., :n] * z[..., n : 2 * n]
-        h = np.tanh(c)
-        h *= z[..., 3 * n :]
-        return h, c
-
-
 class TensorFlowOps:
     """`LayerOps` for tensors."""
 
@@ -323,29 +285,6 @@ class Layers:
                 yield matrix, np.zeros_like(matrix[..., :1, :])
 
 
-@dataclass(frozen=True)
-class MLPNetwork:
-    """A feed-forward network without its parameters."""
-
-    layers: Layers
-    activation: str
-    head: ActionHead
-    normalisation: Normalisation = "none"
-
-    def parameters(self, xp: ModuleType, theta: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Return (weights [inputs, outputs], biases [outputs]) of each layer from theta [params]."""
-        matrices = self.layers.matrices(theta)
-        if self.layers.bias:
-            return [(matrix[:-1], matrix[-1]) for matrix in matrices]
-        return [(matrix, xp.zeros(matrix.shape[1], matrix.dtype)) for matrix in matrices]
-
-    def step(self, xp: ModuleType, parameters: Tensor, memory: Tensor, observations: Tensor) -> tuple[Tensor, Tensor]:
-        """Return (the unchanged memory, outputs [outputs]) of one row, from [observations], over an array namespace."""
-        activate = array_activation(xp, self.activation, self.normalisation)
-        outputs, _ = dense(xp.matmul, activate, parameters, observations)
-        return memory, outputs
-
-
 def lstm_layout(observations: int, hidden_dims: tuple[int, ...], outputs: int) -> Layout:
     """Return the layout of an LSTM network's parameter vector.
 
@@ -358,36 +297,127 @@ def lstm_layout(observations: int, hidden_dims: tuple[int, ...], outputs: int) -
     return Layout(parts | {"output_kernel": (hidden_dims[-1], outputs), "output_bias": (outputs,)})
 
 
-def lstm_matrices(stack: Float32, layout: Layout) -> list[Float32]:
-    """Return views [jobs, inputs + 1, outputs] of each layer of float32[jobs, params]; the last row is the bias."""
-    views, start = [], 0
-    for shape in layout.shapes.values():
-        if len(shape) == 2:  # a kernel; its bias follows it in the vector
-            rows, columns = shape[0] + 1, shape[1]
-            views.append(stack[:, start : start + rows * columns].reshape(-1, rows, columns))
-            start += rows * columns
-    return views
+# The weights of several candidates in NumPy: a matrix for each, or common weights and factors.
+#
+# With low-rank perturbations (`noise.rank`) candidate i has the weights W + left_i^T right_i, so that
+#
+#     z_i = x_i W + (x_i left_i^T) right_i + b_i
+#
+# needs one product with W for all candidates, and no matrix of a candidate. The product with W is computed row by row,
+# where the bits of a row are its own, or as one matrix product, whose bits depend on the number and order of the rows.
+
+LowRankProduct = Literal["rows", "matrix"]
+Indices = npt.NDArray[np.intp]
+
+
+class Weights(Protocol):
+    """The weights of all layers, of several jobs."""
+
+    def __len__(self) -> int:
+        """Return the number of jobs."""
+        ...
+
+    def product(self, layer: int, inputs: Float32, out: Float32 | None = None) -> Float32:
+        """Return x W + b of a layer, float32[jobs, episodes, outputs], in `out` if it is given.
+
+        `inputs` are x and a last column of 1 for the biases, float32[jobs, episodes, inputs + 1]; without biases there
+        is no such column.
+        """
+        ...
+
+    def kept(self, jobs: Indices) -> Weights:
+        """Return the weights of these jobs, intp[kept]."""
+        ...
+
+
+class StackedWeights:
+    """A matrix for each job and layer, [jobs, inputs + 1, outputs], views of float32[jobs, params]."""
+
+    def __init__(self, stack: Float32, matrices: Callable[[Float32], Iterable[Float32]]) -> None:
+        self._stack, self._views, self._matrices = stack, matrices, list(matrices(stack))
+
+    def __len__(self) -> int:
+        return len(self._stack)
+
+    def product(self, layer: int, inputs: Float32, out: Float32 | None = None) -> Float32:
+        z: Float32 = np.matmul(inputs, self._matrices[layer], out=out)
+        return z
+
+    def kept(self, jobs: Indices) -> StackedWeights:
+        return StackedWeights(self._stack[jobs], self._views)
 
 
 @dataclass(frozen=True)
-class LSTMNetwork:
-    """A recurrent network without its parameters and memory."""
+class LowRankLayer:
+    """A layer whose weights are `common` plus factors, or those of each job if there are no factors."""
 
-    observations: int
-    hidden_dims: tuple[int, ...]
-    outputs: int
-    layout: Layout
-    head: ActionHead
+    common: Float32  # float32[inputs, outputs], or [jobs, inputs, outputs] without factors
+    left: Sequence[Float32]  # float32[jobs, inputs] for each number of the rank; (): no factors
+    right: Sequence[Float32]  # float32[jobs, 1, outputs] for each number of the rank
+    bias: Float32 | None  # float32[jobs, 1, outputs]
 
-    def parameters(self, xp: ModuleType, theta: Tensor) -> dict[str, Tensor]:
-        """Return the parts of theta [params] by name."""
-        return self.layout.split(theta, xp.reshape)
+    def kept(self, jobs: Indices) -> LowRankLayer:
+        return replace(
+            self,
+            common=self.common if self.left else self.common[jobs],
+            left=[factor[jobs] for factor in self.left],
+            right=[factor[jobs] for factor in self.right],
+            bias=None if self.bias is None else self.bias[jobs],
+        )
 
-    def step(self, xp: ModuleType, parameters: Tensor, memory: Memory, observations: Tensor) -> tuple[Memory, Tensor]:
-        """Return (new memory, outputs [outputs]) of one row, from [observations], over an array namespace."""
-        outputs, new_memory = lstm_step(ArrayOps(xp), parameters, observations, memory)
-        return new_memory, outputs
+    def product(self, inputs: Float32, out: Float32 | None, by_rows: bool) -> Float32:
+        x = inputs if self.bias is None else inputs[:, :, :-1]
+        if by_rows or not self.left:
+            z: Float32 = np.matmul(x, self.common, out=out)
+        else:
+            z = np.empty((*x.shape[:2], self.common.shape[1]), np.float32) if out is None else out
+            # reshaping copies neither array: z is contiguous, or has one episode per job
+            np.matmul(x.reshape(-1, x.shape[2]), self.common, out=z.reshape(-1, z.shape[2]))
+        for left, right in zip(self.left, self.right, strict=True):
+            along = np.einsum("jei,ji->je", x, left)  # sums each row on its own
+            z += along[:, :, np.newaxis] * right
+        if self.bias is not None:
+            z += self.bias
+        return z
 
-    def initial_memory(self, xp: ModuleType) -> Memory:
-        """Return h and c of each layer at the start of an episode, float32[units] of zeros."""
-        return tuple((xp.zeros(units, np.float32), xp.zeros(units, np.float32)) for units in self.hidden_dims)
+
+class LowRankWeights:
+    """Common weights and the factors of each job."""
+
+    def __init__(self, layers: Sequence[LowRankLayer], jobs: int, by_rows: bool) -> None:
+        self._layers, self._jobs, self._by_rows = layers, jobs, by_rows
+
+    def __len__(self) -> int:
+        return self._jobs
+
+    def product(self, layer: int, inputs: Float32, out: Float32 | None = None) -> Float32:
+        return self._layers[layer].product(inputs, out, self._by_rows)
+
+    def kept(self, jobs: Indices) -> LowRankWeights:
+        return LowRankWeights([layer.kept(jobs) for layer in self._layers], len(jobs), self._by_rows)
+
+
+def weights_of(
+    population: Population,
+    names: Sequence[str],
+    matrices: Callable[[Float32], Iterable[Float32]],
+    product: LowRankProduct,
+) -> Weights:
+    """Return the weights of a population.
+
+    The parts of a layer are `<name>_kernel` and, if there are biases, `<name>_bias`. `matrices` returns the views
+    [jobs, inputs + 1, outputs] of all layers of float32[jobs, params].
+    """
+    if isinstance(population, LowRank) and population.matrices:
+        layers = [_low_rank_layer(population, name) for name in names]
+        return LowRankWeights(layers, len(population), product == "rows")
+    return StackedWeights(population.stacked(), matrices)
+
+
+def _low_rank_layer(population: LowRank, name: str) -> LowRankLayer:
+    kernel, bias = f"{name}_kernel", f"{name}_bias"
+    biases = population.part(bias)[:, np.newaxis] if bias in population.layout.shapes else None
+    if kernel not in population.matrices:
+        return LowRankLayer(population.part(kernel), (), (), biases)
+    left, right = (np.moveaxis(factor, 1, 0).copy() for factor in population.factors(kernel))  # [rank, jobs, ...]
+    return LowRankLayer(population.centre_part(kernel), [*left], [*right[:, :, np.newaxis]], biases)

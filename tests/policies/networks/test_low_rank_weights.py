@@ -14,7 +14,7 @@ from hpc_es.core.population import Explicit, Factorisation, LowRank
 from hpc_es.noise.counter import CounterNoise
 from hpc_es.noise.low_rank import LowRankNoise
 from hpc_es.policies import lstm, mlp
-from hpc_es.policies.networks.weights import LowRankProduct
+from hpc_es.policies.networks.layers import LowRankProduct
 
 SPACES = Spaces(flat_observations(9), Box(np.full(3, -9, np.float32), np.full(3, 9, np.float32)))
 ROWS, STEPS = 10, 4
