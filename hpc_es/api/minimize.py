@@ -7,6 +7,7 @@ import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +23,7 @@ from hpc_es.mpi.connect import connect
 from hpc_es.mpi.guard import Signals, install_hooks
 from hpc_es.mpi.world import World
 from hpc_es.tasks.function import ObjectiveTask, initial_vector
+from hpc_es.tasks.functions.initial_points import Points, points_from
 from hpc_es.tasks.functions.parameters import Value
 from hpc_es.tasks.functions.problem import BestVector
 from hpc_es.tasks.functions.python_evaluator import PythonEvaluator, objective
@@ -106,6 +108,7 @@ def minimize(
     callback: Callback | None = None,
     constraints: int | Sequence[str] | None = None,
     constraint_handling: str = "feasible_first",
+    initial_points: str | Path | Points | None = None,
     **options: object,
 ) -> Minimum:
     """Minimise `f` from `x0` with step size `sigma0` on all ranks of the job, by default with CMA-ES.
@@ -122,6 +125,9 @@ def minimize(
       algorithm has converged, or on a signal such as SIGINT.
     - `constraints`: number or names of constraints; `f` then returns {"value": ..., "constraints": [...]}, and x is
       feasible where they are at most 0. `constraint_handling`: "feasible_first" or "augmented_lagrangian".
+    - `initial_points`: vectors, float64[k, size], or mappings such as {"layers": 3, "solver": "cg"}, that are evaluated
+      first; a mapping may also have `value` (and `constraints`), which are then taken over without an evaluation. Or a
+      CSV or JSON file of points, as in `task.initial_points`. For cma_es and sep_cma_es.
     - `arguments`: further keyword arguments of `f`.
     - `callback(intermediate_result)` is called on rank 0 after each generation, with the best vector so far and the
       metrics of the generation. If its only parameter is named x or xk, it gets the best vector. If it raises
@@ -157,8 +163,8 @@ def minimize(
                 "stop": {"episodes": max_evaluations, "target_value": target},
             }
         )
-        # Raises if f cannot be called so, or the algorithm does not fit.
-        for text in rounding_warnings(config, _parts(config, f).problem):
+        # Raises if f cannot be called so, or the algorithm or a point does not fit.
+        for text in rounding_warnings(config, _parts(config, f, initial_points).problem):
             warnings.warn(text.replace("algorithm.kind", "algorithm"), stacklevel=5)
         return config
 
@@ -169,14 +175,16 @@ def minimize(
     config = parse_resolved(message["config"])
     signals = Signals()
     try:
-        return _run(world, signals, config, _parts(config, f), callback)
+        return _run(world, signals, config, _parts(config, f, initial_points), callback)
     finally:
         signals.restore()
         world.poll = None
 
 
-def _parts(config: Config, f: Callable[..., object]) -> Parts:
-    """Return the parts of a run on this rank, with the function itself in place of a name."""
+def _parts(config: Config, f: Callable[..., object], initial_points: str | Path | Points | None) -> Parts:
+    """Return the parts of a run on this rank, with the function and the points themselves in place of their names."""
+    source = Path(initial_points) if isinstance(initial_points, str) else initial_points
+    points = None if source is None else points_from(source, config.task)
     scales = config.task.coordinates().scales
     calls = PythonEvaluator(
         objective(f, config.task.arguments, scales),
@@ -184,9 +192,8 @@ def _parts(config: Config, f: Callable[..., object]) -> Parts:
         config.task.timeout_seconds,
         config.task.constraint_names,
     )
-    task = ObjectiveTask(
-        getattr(f, "__name__", "f"), config.task, initial_vector(config.task), calls, config.task.batch
-    )
+    name, initial = getattr(f, "__name__", "f"), initial_vector(config.task)
+    task = ObjectiveTask(name, config.task, initial, calls, config.task.batch, points)
     return parts_of(config, task, config.task.batch or 1)
 
 

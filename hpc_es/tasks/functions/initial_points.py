@@ -2,7 +2,10 @@
 
 CSV    a column per parameter (x0, x1, ... without names), and optionally `value` and one per constraint. An empty
        value is unknown; the columns `generation` and `job` of evaluations.csv are ignored, as are failed rows.
-JSON   a list of objects {parameter: value, ...} or {"x": [numbers]}, optionally with "value" and "constraints".
+JSON   a list of vectors, or of objects {parameter: value, ...} or {"x": [numbers]}, which may also have "value" and
+       "constraints".
+
+`hpc_es.minimize` takes such a file, or the content of a JSON file as Python values, with arrays in place of lists.
 """
 
 from __future__ import annotations
@@ -13,19 +16,19 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from hpc_es.config.registry import config_directory
 from hpc_es.core.data import Float64
 from hpc_es.core.errors import ConfigError
-from hpc_es.tasks.functions.options import Coordinates, SearchOptions
+from hpc_es.tasks.functions.options import RESULT_COLUMNS, Coordinates, SearchOptions
 from hpc_es.tasks.functions.parameters import Choices, Scale, Value, is_number
 
 KEY = "task.initial_points"
 VALUE, CONSTRAINTS, X = "value", "constraints", "x"
-RESULT_COLUMNS = ("generation", "job", VALUE)  # of evaluations.csv, before the parameters
 MOST_ERRORS = 5  # that are listed
 
 
@@ -58,6 +61,9 @@ class InitialPoints:
         return self.search_vectors[: min(max(self.unknown, population // 2), population)]
 
 
+Points: TypeAlias = "Sequence[Mapping[str, object] | npt.ArrayLike] | npt.NDArray[np.float64]"  # see `points_from`
+
+
 def initial_points(search: SearchOptions, directory: Path | None = None) -> InitialPoints | None:
     """Return the points of `task.initial_points`, None without; ConfigError if the file or a point is not valid.
 
@@ -65,11 +71,18 @@ def initial_points(search: SearchOptions, directory: Path | None = None) -> Init
     """
     if search.initial_points is None:
         return None
-    path = (config_directory() if directory is None else directory) / search.initial_points
+    return points_from((config_directory() if directory is None else directory) / search.initial_points, search)
+
+
+def points_from(source: Path | Points, search: SearchOptions) -> InitialPoints:
+    """Return the points of a file, or of a list of vectors, float64[size], or mappings as in a JSON file.
+
+    Raises ConfigError for `task.initial_points`, which lists the points that are not valid.
+    """
     coordinates, errors = search.coordinates(), list[str]()
     results: dict[bytes, Known | None] = {}
     try:
-        for where, values, result in _points(path, search, coordinates):
+        for where, values, result in _points(source, search, coordinates):
             try:
                 vector, known = _vector(values, coordinates), _known(result, search.constraint_names)
             except ValueError as error:
@@ -79,13 +92,14 @@ def initial_points(search: SearchOptions, directory: Path | None = None) -> Init
                 results[vector.tobytes()] = known or results.get(vector.tobytes())
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        text = f"expected a CSV or JSON file of points, but {path} cannot be read: {reason}"
-        raise ConfigError([(KEY, text)]) from error
+        text = f"expected a CSV or JSON file of points, but {source} cannot be read: {reason}"
+        raise ConfigError([(KEY, text if isinstance(source, Path) else reason)]) from error
+    name = f"{source.name}: " if isinstance(source, Path) else ""
     if errors:
         more = f"; and {len(errors) - MOST_ERRORS} more" if len(errors) > MOST_ERRORS else ""
-        raise ConfigError([(KEY, f"{path.name}: {'; '.join(errors[:MOST_ERRORS])}{more}")])
+        raise ConfigError([(KEY, f"{name}{'; '.join(errors[:MOST_ERRORS])}{more}")])
     if not results:
-        raise ConfigError([(KEY, f"{path} has no points: expected at least one that did not fail")])
+        raise ConfigError([(KEY, f"{name}expected at least one point that did not fail, found none")])
     return _ordered(results, coordinates, search.sign)
 
 
@@ -108,14 +122,34 @@ def _ordered(results: Mapping[bytes, Known | None], coordinates: Coordinates, si
 Item = tuple[str, Mapping[str, object], Mapping[str, object]]  # where, values by parameter, value and constraints
 
 
-def _points(path: Path, search: SearchOptions, coordinates: Coordinates) -> Iterator[Item]:
-    """Yield the points of a file; ValueError if the file has another format."""
-    if path.suffix == ".json":
-        yield from _json_points(path, coordinates.names)
-    elif path.suffix == ".csv":
-        yield from _csv_points(path, coordinates, search.constraint_names)
+def _points(source: Path | Points, search: SearchOptions, coordinates: Coordinates) -> Iterator[Item]:
+    """Yield the points; ValueError if a file or a list has another format."""
+    if not isinstance(source, Path):
+        yield from _listed_points(_plain(source), coordinates.names)
+    elif source.suffix == ".json":
+        content = json.loads(source.read_text(encoding="utf-8"), object_pairs_hook=_without_repeated_names)
+        yield from _listed_points(content, coordinates.names)
+    elif source.suffix == ".csv":
+        yield from _csv_points(source, coordinates, search.constraint_names)
     else:
-        raise ValueError(f"expected the suffix .csv or .json, found {path.name!r}")
+        raise ValueError(f"expected the suffix .csv or .json, found {source.name!r}")
+
+
+def _plain(value: object) -> object:
+    """Return a value with arrays, tuples and NumPy numbers as lists and numbers."""
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    if isinstance(value, Mapping):
+        return {name: _plain(item) for name, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _without_repeated_names(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
+    names = [name for name, _ in pairs]
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            raise ValueError(f"the name {name!r} stands twice in one object")
+    return dict(pairs)
 
 
 def _csv_points(path: Path, coordinates: Coordinates, constraints: Sequence[str]) -> Iterator[Item]:
@@ -159,19 +193,19 @@ def _parsed(text: str, scale: Scale | None) -> Value:
         return text
 
 
-def _json_points(path: Path, names: Sequence[str]) -> Iterator[Item]:
-    items: object = json.loads(path.read_text(encoding="utf-8"))
+def _listed_points(items: object, names: Sequence[str]) -> Iterator[Item]:
     if not isinstance(items, list):
         raise ValueError(f"expected a list of points, found {type(items).__name__}")
-    for number, item in enumerate(items):
-        where = f"point {number}"
+    for number, listed in enumerate(items):
+        where, item = f"point {number}", {X: listed} if isinstance(listed, list) else listed
         if not isinstance(item, dict):
-            raise ValueError(f"{where}: expected an object {{parameter: value, ...}}, found {type(item).__name__}")
+            text = "expected an object {parameter: value, ...} or a list of numbers"
+            raise ValueError(f"{where}: {text}, found {_text(item)}")
         values = {name: value for name, value in item.items() if name in names or name not in (VALUE, CONSTRAINTS, X)}
         result = {name: item[name] for name in (VALUE, CONSTRAINTS) if name not in names and item.get(name) is not None}
         if X in item and X not in names:
             if not isinstance(item[X], list) or len(item[X]) != len(names):
-                raise ValueError(f"{where}: expected {len(names)} numbers as x, found {json.dumps(item[X])}")
+                raise ValueError(f"{where}: expected {len(names)} numbers as x, found {_text(item[X])}")
             values |= dict(zip(names, item[X], strict=True))
         try:
             _require_names(list(values), names, ())
@@ -181,6 +215,10 @@ def _json_points(path: Path, names: Sequence[str]) -> Iterator[Item]:
 
 
 # Checks.
+
+
+def _text(value: object) -> str:
+    return json.dumps(value, default=repr)
 
 
 def _vector(values: Mapping[str, object], coordinates: Coordinates) -> Float64:
@@ -193,8 +231,8 @@ def _vector(values: Mapping[str, object], coordinates: Coordinates) -> Float64:
                 numbers.append(scale.number(value))  # type: ignore[arg-type]  # which it checks
             else:
                 numbers.append(_bounded(value, coordinates, index))
-        except ValueError as error:
-            raise ValueError(f"{name} is {json.dumps(value)}: {error}") from None
+        except (ValueError, TypeError) as error:  # TypeError: not a value of JSON
+            raise ValueError(f"{name} is {_text(value)}: {error}") from None
     return np.array(numbers, np.float64)
 
 
@@ -216,10 +254,10 @@ def _known(result: Mapping[str, object], constraints: Sequence[str]) -> Known | 
     if isinstance(value, float) and math.isnan(value):
         return Known(math.nan)
     if not is_number(value):
-        raise ValueError(f"value is {json.dumps(value)}: expected a number")
+        raise ValueError(f"value is {_text(value)}: expected a number")
     if isinstance(limits, Mapping):
         limits = [limits.get(name) for name in constraints]
     if not isinstance(limits, list) or len(limits) != len(constraints) or not all(map(is_number, limits)):
         expected = f"{len(constraints)} numbers ({', '.join(constraints)})" if constraints else "none"
-        raise ValueError(f"constraints are {json.dumps(limits)}: expected {expected}, or no value")
+        raise ValueError(f"constraints are {_text(limits)}: expected {expected}, or no value")
     return Known(float(value), tuple(float(number) for number in limits))

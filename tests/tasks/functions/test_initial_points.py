@@ -76,8 +76,13 @@ def test_typed_parameters_are_read_from_csv_and_json(tmp_path: Path) -> None:
         ("p.csv", "layers,grid,solver,rate\n2,16,cg,2\n", "line 2: rate is 2.0: expected a number from 0.0001 to 1"),
         ("p.csv", "layers,grid,solver,rate,value\n2,16,cg,1,x\n", 'value is "x": expected a number'),
         ("p.csv", "layers,grid,solver,rate\n2,16,cg\n", "expected 4 cells, found 3"),
-        ("p.csv", "layers,grid,solver,rate\n", "has no points"),
+        ("p.csv", "layers,grid,solver,rate\n", "expected at least one point"),
+        ("p.csv", "layers,grid,solver,rate\nx,16,cg,1\n", 'line 2: layers is "x": expected a whole number from 1 to 8'),
         ("p.json", "{}", "expected a list of points"),
+        ("p.json", '[{"layers": 1, "grid": 16, "solver": "cg", "rate": "x"}]', 'rate is "x": expected a number'),
+        ("p.json", '[{"layers": [1], "grid": 16, "solver": "cg", "rate": 1}]', r"layers is \[1\]: expected a whole"),
+        ("p.json", '[{"layers": 1, "layers": 2, "grid": 16, "solver": "cg", "rate": 1}]', "'layers' stands twice"),
+        ("p.json", "[7]", "point 0: expected an object .* or a list of numbers, found 7"),
         ("p.json", '[{"layers": true, "grid": 16, "solver": "cg", "rate": 1}]', "layers is true: expected a whole"),
         ("p.json", '[{"layers": 1, "grid": 16, "solver": "1", "rate": 1}]', r'solver is "1": expected one of'),
         ("p.txt", "1 2\n", "expected the suffix .csv or .json"),
@@ -87,6 +92,47 @@ def test_typed_parameters_are_read_from_csv_and_json(tmp_path: Path) -> None:
 def test_wrong_files_are_config_errors(name: str, text: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=message):
         points(tmp_path / name, text, parameters=TYPED)
+
+
+def test_points_may_be_vectors(tmp_path: Path) -> None:
+    read = points(tmp_path / "p.json", '[[1, 2], {"x": [3, 4]}]')
+    assert read.vectors.tolist() == [[1, 2], [3, 4]]
+
+
+def test_minimize_evaluates_points_first_and_takes_over_known_values(tmp_path: Path) -> None:
+    """The population is 6; two points are evaluated, and the third one has a value."""
+    calls: list[list[float]] = []
+
+    def cost(x: Any) -> float:
+        calls.append(x.tolist())
+        return toys.ellipsoid(x)
+
+    points: Any = [np.array([1.0, 2.0]), {"x0": np.float64(0.5), "x1": 3}, {"x": [0.25, 0.25], "value": -1.0}]
+    options: dict[str, Any] = {"x0": [0.0, 0.0], "sigma0": 0.3, "max_evaluations": 6, "seed": 1}
+    best = hpc_es.minimize(cost, initial_points=points, **options)
+    assert calls[:2] == [[1.0, 2.0], [0.5, 3.0]] and len(calls) == 5
+    assert best.x.tolist() == [0.25, 0.25] and best.f == -1 and best.evaluations == 6
+    (tmp_path / "p.csv").write_text("x0,x1,value\n1,2,\n0.5,3,\n0.25,0.25,-1\n")
+    del calls[:]
+    same = hpc_es.minimize(cost, initial_points=str(tmp_path / "p.csv"), **options)
+    assert calls[:2] == [[1.0, 2.0], [0.5, 3.0]] and np.array_equal(same.x, best.x)
+
+
+@pytest.mark.parametrize(
+    ("points", "message"),
+    [
+        ([1.0, 2.0], "^initial_points: point 0: expected an object .* or a list of numbers, found 1.0"),
+        ([[1.0]], r"^initial_points: point 0: expected 2 numbers as x, found \[1.0\]"),
+        ([{"x0": 1.0, "x1": "a"}], '^initial_points: point 0: x1 is "a": expected a number'),
+        ([{"x0": 1.0, "x1": object()}], '^initial_points: point 0: x1 is "<object .*: expected a number'),
+        ([], "^initial_points: expected at least one point"),
+        ("nowhere.csv", "^initial_points: expected a CSV or JSON file .* No such file"),
+        (np.zeros((7, 2)) + np.arange(7)[:, None], "^initial_points: has 7 points without a value"),
+    ],
+)
+def test_minimize_refuses_wrong_points(points: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        hpc_es.minimize(toys.ellipsoid, [0.0, 0.0], 0.3, initial_points=points)
 
 
 def test_points_outside_of_the_bounds_are_config_errors(tmp_path: Path) -> None:
