@@ -42,7 +42,8 @@ class Sampler(BaseSampler):
     - `space`: distributions by name. None: those of the first finished trial, whose parameters are random. Integers and
       floats with a step are integers of the search, categorical parameters are choices. Other parameters are random.
     - `algorithm`, `seed`, `sigma0` and `options` are those of `hpc_es.Strategy`.
-    - `constraints`: names of constraints that the objective sets with `trial.set_constraint`, at most 0 if feasible.
+    - `constraints`: names of constraints that the objective sets with `trial.set_constraint`, at most 0 if feasible;
+      Optuna 5 or later only.
 
     A pruned trial counts as the worst of its generation, a failed one as a failed evaluation. Trials beyond the
     candidates of a generation are random until its trials are finished, so run at most as many at once as the
@@ -65,6 +66,9 @@ class Sampler(BaseSampler):
     ) -> None:
         self._space = None if space is None else _searched(space)
         self._seed, self._constraints = seed, tuple(constraints)
+        if self._constraints and int(optuna.__version__.split(".")[0]) < 5:
+            text = f"expected Optuna 5 or later, whose trials have constraints, found {optuna.__version__}"
+            raise ValueError(f"constraints: {text}: pip install 'optuna>=5'")
         limits = {"constraints": self._constraints} if self._constraints else {}
         self._options: dict[str, Any] = {"algorithm": algorithm, "sigma0": sigma0, **limits, **options}
         self._replay: tuple[str, Replay] | None = None  # with the name of its study

@@ -148,6 +148,14 @@ def test_constraints_are_those_of_the_strategy() -> None:
         es.tell([p["x"] ** 2 + p["y"] ** 2 for p in named], [[1 - p["x"]] for p in named])
 
 
+def test_constraints_need_optuna_5(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The trials of Optuna 4 have no constraints."""
+    monkeypatch.setattr(optuna, "__version__", "4.9.0")
+    with pytest.raises(ValueError, match=r"constraints: expected Optuna 5 or later, .* found 4\.9\.0"):
+        Sampler(SPACE, constraints=["limit"])
+    Sampler(SPACE)
+
+
 def test_space_is_that_of_the_first_finished_trial() -> None:
     one, two = (optuna.create_study(sampler=Sampler(seed=1)) for _ in range(2))
     for item in (one, two):
