@@ -204,6 +204,7 @@ def limits(value: float | Sequence[float | None] | None, size: int, default: flo
 ConfigProblem = tuple[str, str]
 Side = float | tuple[float | None, ...] | None
 LONGEST = 1_000_000  # numbers in a vector
+RESULT_COLUMNS = ("generation", "job", "value")  # of evaluations.csv, before the parameters and constraints
 
 
 @options
@@ -354,20 +355,24 @@ def _parameter_problems(search: SearchOptions) -> Iterator[ConfigProblem]:
         for side in ("low", "high"):
             if getattr(region, side) is not None:
                 yield f"{section}.{side}", "is set, but named parameters have their own bounds: remove it"
+    for name in (search.parameters or {}) if search.record_evaluations else ():
+        if name in RESULT_COLUMNS:
+            text = "is also a column of evaluations.csv: choose another name, or set record_evaluations: false"
+            yield f"parameters.{name}", text
     if search.initial not in (None, "random"):
         yield "initial", "is set, but there are named parameters: remove it, or write parameters.NAME.initial"
 
 
 def _constraint_problems(search: SearchOptions) -> Iterator[ConfigProblem]:
     names = search.constraint_names
-    twice = [name for index, name in enumerate(names) if name in names[:index] or name in (search.parameters or ())]
+    coordinates = search.parameters or [f"x{index}" for index in range(search.size if names else 0)]
+    taken = {*coordinates, *RESULT_COLUMNS}
+    twice = [name for index, name in enumerate(names) if name in names[:index] or name in taken]
     if search.constraints == ():
         yield "constraints", "expected at least one constraint, or null, found none"
     if twice:
-        yield (
-            "constraints",
-            f"has {twice[0]}, which is also another constraint or a parameter: expected different names",
-        )
+        what = "a column of evaluations.csv" if twice[0] in RESULT_COLUMNS else "another constraint or a parameter"
+        yield "constraints", f"has {twice[0]}, which is also {what}: expected different names"
     if search.constraint_handling == "feasible_first":
         return
     if not names:

@@ -32,6 +32,7 @@ T = TypeVar("T")
 SEED = "seed"
 KEY = "task.function"
 TIMEOUT_TEXT = "the evaluation took longer than task.timeout_seconds"
+UNDECLARED_CONSTRAINTS = "the result has constraints, but task.constraints is null: expected their number or names"
 
 
 class EvaluationResult(NamedTuple):
@@ -186,6 +187,8 @@ class PythonEvaluator:
     def _read(self, result: object) -> EvaluationResult:
         if self._constraints:
             return constrained_result(result, self._constraints, 0.0)
+        if isinstance(result, dict) and "constraints" in result:
+            raise ValueError(UNDECLARED_CONSTRAINTS)
         return result_of(as_number(result), 0.0)
 
     def _evaluate_batch(self, vectors: Float64, seeds: Sequence[int], watch: Watch) -> list[EvaluationResult]:

@@ -37,7 +37,12 @@ from hpc_es.core.interfaces import RunContext
 from hpc_es.core.machine import AVAILABLE_CORES
 from hpc_es.tasks.functions import supervisor
 from hpc_es.tasks.functions.parameters import Scale, Value, decoded
-from hpc_es.tasks.functions.python_evaluator import EvaluationResult, constrained_result, result_of
+from hpc_es.tasks.functions.python_evaluator import (
+    UNDECLARED_CONSTRAINTS,
+    EvaluationResult,
+    constrained_result,
+    result_of,
+)
 from hpc_es.tasks.functions.supervisor import STDERR, STDOUT
 
 PREFIXES = (
@@ -302,13 +307,17 @@ def _read_result(path: Path, whole: bool = False) -> object:
     text = content.decode(errors="replace").strip()
     with contextlib.suppress(ValueError):
         return float(text)
-    with contextlib.suppress(ValueError, RecursionError):
+    try:
         result = json.loads(text)
-        if whole:
-            return result
-        value = result.get("value") if isinstance(result, dict) else result
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            return float(value)
+    except (ValueError, RecursionError):
+        result = None
+    if whole and result is not None:
+        return result
+    if isinstance(result, dict) and result.get("constraints"):
+        raise ValueError(UNDECLARED_CONSTRAINTS)
+    value = result.get("value") if isinstance(result, dict) else result
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
     raise ValueError(f'the result is {escaped(text[:60])!s}: expected a number, or JSON such as {{"value": 1.5}}')
 
 

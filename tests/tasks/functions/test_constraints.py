@@ -17,7 +17,12 @@ import hpc_es
 from hpc_es.core.data import Float64
 from hpc_es.tasks.functions.constraints import Lagrangian, feasible_first, lagrangian_terms
 from hpc_es.tasks.functions.problem import BestVector
-from hpc_es.tasks.functions.python_evaluator import constrained_result
+from hpc_es.tasks.functions.python_evaluator import (
+    EvaluationResult,
+    PythonEvaluator,
+    constrained_result,
+    objective,
+)
 from hpc_es.tasks.functions.subprocess_evaluator import Command, SubprocessEvaluator
 
 COSTS = np.array([3, 2.5, 4, 1.5, 5, 2])
@@ -116,13 +121,41 @@ def test_constraint_values_may_have_names_and_must_be_finite() -> None:
     assert failed.failure is not None and failed.failure.text == "the constraint stress is not finite"
 
 
-def test_program_returns_constraints_as_json(tmp_path: Path) -> None:
-    program = 'printf \'{"value": 2, "constraints": {"mass": -1}}\' > "$2"'
-    command = Command(("/bin/sh", "-c", program, "sh", "{parameters}", "{result}"), tmp_path, constraints=("mass",))
+def from_program(output: str, constraints: tuple[str, ...], directory: Path) -> EvaluationResult:
+    program = f"printf '{output}' > \"$2\""
+    command = Command(("/bin/sh", "-c", program, "sh", "{parameters}", "{result}"), directory, constraints=constraints)
     external = SubprocessEvaluator(command)
     (result,) = external.evaluate(np.zeros((1, 1)), (0,), lambda: None)
     external.close()
+    return result
+
+
+def test_program_returns_constraints_as_json(tmp_path: Path) -> None:
+    result = from_program('{"value": 2, "constraints": {"mass": -1}}', ("mass",), tmp_path)
     assert (result.value, result.constraints) == (2.0, (-1.0,))
+
+
+@pytest.mark.parametrize(
+    ("output", "constraints", "text"),
+    [
+        ('{"value": 2, "constraints": [1, 2]}', ("mass",), "1 numbers (mass)}, got 2 constraint values"),
+        ('{"value": 2}', ("mass",), "1 numbers (mass)}, got dict"),
+        ("2", ("mass",), "1 numbers (mass)}, got float"),
+        ("", ("mass",), "expected a number, or JSON"),
+        ('{"value": 2, "constraints": [1]}', (), "the result has constraints, but task.constraints is null"),
+    ],
+)
+def test_program_with_other_constraints_than_declared_fails(
+    output: str, constraints: tuple[str, ...], text: str, tmp_path: Path
+) -> None:
+    failure = from_program(output, constraints, tmp_path).failure
+    assert failure is not None and text in failure.text
+
+
+def test_function_with_undeclared_constraints_fails() -> None:
+    evaluator = PythonEvaluator(objective(tangent, {}))
+    (result,) = evaluator.evaluate(np.zeros((1, 2)), (0,), lambda: None)
+    assert result.failure is not None and "task.constraints is null" in result.failure.text
 
 
 def tangent(x: Float64) -> dict[str, Any]:
