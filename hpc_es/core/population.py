@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -238,14 +238,7 @@ class Factorisation:
     @cached_property
     def compact(self) -> Layout:
         """The layout of the numbers of a perturbation: "<name>:left" and "<name>:right" of a matrix, other parts."""
-        shapes: dict[str, Shape] = {}
-        for name, shape in self.layout.shapes.items():
-            if name in self.matrices:
-                rows, columns = self.matrices[name]
-                shapes |= {f"{name}:left": (self.rank, rows), f"{name}:right": (self.rank, columns)}
-            else:
-                shapes[name] = shape
-        return Layout(shapes)
+        return Layout(own_shapes(self.layout, self.matrices, self.rank))
 
     def factors(self, numbers: Array, name: str, start: int = 0) -> tuple[Array, Array]:
         """Return views of left [pairs, rank, rows] and right [pairs, rank, columns] of a matrix.
@@ -324,3 +317,38 @@ class LowRank(Population):
         for k in range(1, left.shape[1]):  # a matrix product over one or a few numbers takes longer
             formed += left[:, k, top:bottom, np.newaxis] * right[:, k, np.newaxis]
         return formed.reshape(len(self), -1)[:, low - top * columns : high - top * columns]
+
+
+def unperturbed_factors(factorisation: Factorisation, centre: Array, jobs: int) -> LowRank:
+    """Return `jobs` copies of the centre, dtype[size], with factors of 0, for calls that need factors."""
+    none = np.zeros((1, factorisation.compact.size), np.float32)
+    return LowRank(factorisation, centre, none, np.zeros(jobs, np.intp), np.zeros(jobs, centre.dtype))
+
+
+def own_shapes(layout: Layout, factored: Collection[str], rank: int) -> dict[str, Shape]:
+    """Return the shapes of what `candidate_parts` returns for one candidate."""
+    shapes: dict[str, Shape] = {}
+    for name, shape in layout.shapes.items():
+        if name in factored:
+            shapes |= {f"{name}:left": (rank, prod(shape[:-1])), f"{name}:right": (rank, shape[-1])}
+        else:
+            shapes[name] = shape
+    return shapes
+
+
+def candidate_parts(population: Population, factored: Collection[str]) -> tuple[dict[str, Array], dict[str, Array]]:
+    """Return the common weights of the matrices `factored`, dtype[*shape], and what each candidate has of its own.
+
+    Those are "<name>:left" [jobs, rank, rows] and "<name>:right" [jobs, rank, columns] of such a matrix, see
+    `LowRank.factors`, and the other parts, dtype[jobs, *shape].
+    """
+    common: dict[str, Array] = {}
+    own: dict[str, Array] = {}
+    for name in population.layout.shapes:
+        if name in factored:
+            assert isinstance(population, LowRank)
+            common[name] = population.centre_part(name)
+            own[f"{name}:left"], own[f"{name}:right"] = population.factors(name)
+        else:
+            own[name] = population.part(name)
+    return common, own

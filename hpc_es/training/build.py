@@ -37,6 +37,7 @@ from hpc_es.training.compatibility import (
     abstract_as_problem,
     algorithm_mismatches,
     device_request,
+    evaluates_factors,
     factorisation_of,
     fitness_mismatches,
     lacking,
@@ -261,9 +262,11 @@ def _build_once(config: Config, repetition: int) -> BuiltTask:
                 require_contract("task.kind", config.task.kind, problem, PROBLEMS[searches])
                 problems.extend([*algorithm_mismatches(config, problem), *fitness_mismatches(config, problem)])
                 noise = module("noise", config.noise.kind)
+                factorisation = factorisation_of(config, problem.layout) if needs(config).noise else None
                 if needs(config).noise and hasattr(noise, "check"):
-                    factorisation = factorisation_of(config, problem.layout)
                     noise.check(config.noise, factorisation.compact if factorisation else problem.layout)
+                if factorisation is not None and factorisation.matrices and evaluates_factors(config, problem):
+                    problem.use_factors(factorisation)
         problems.raise_any()
         return BuiltTask(task, policy, problem)
     except BaseException:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +25,14 @@ from hpc_es.tasks.episodes.environments import hidden_state_difference
 from hpc_es.tasks.episodes.task import Episodes
 from hpc_es.training.build import cutting_of, preflight, unit_of
 from hpc_es.training.chunking import idle_warning
-from hpc_es.training.compatibility import factorisation_of, needs, offers, rounding_warnings, uses_tensorflow
+from hpc_es.training.compatibility import (
+    evaluates_factors,
+    factorisation_of,
+    needs,
+    offers,
+    rounding_warnings,
+    uses_tensorflow,
+)
 from hpc_es.training.init_from import apply_optimizer, mismatches
 
 PROBE_STEPS = 200
@@ -96,8 +104,12 @@ def _noise_lines(config: Config, problem: VectorProblem, policy: Policy | None) 
         full = [name for name in problem.layout.shapes if name not in factorisation.matrices]
         matrices = f"{', '.join(factorisation.matrices)}; full noise: {', '.join(full) or 'none'}"
         lines.append(f"  noise of rank {factorisation.rank}: {matrices}")
-        if isinstance(policy, NetworkPolicy) and not offers(config).compiled and needs(config).max_rank > 1:
+        factored: Sequence[str] | None = None
+        if evaluates_factors(config, problem):
+            factored = problem.factored()  # type: ignore[attr-defined]
+        elif isinstance(policy, NetworkPolicy) and not offers(config).compiled and needs(config).max_rank > 1:
             factored = policy.factored(tuple(factorisation.matrices))
+        if factored is not None:
             formed = [name for name in factorisation.matrices if name not in factored]
             text = f"{', '.join(formed)}; noise.full: [...] gives them full noise" if formed else "none"
             lines.append(f"  matrices that have to be formed for each candidate: {text}")

@@ -53,6 +53,14 @@ def factorisation_of(config: Config, layout: Layout) -> Factorisation | None:
     return Factorisation(layout, rank, tuple(config.noise.full)) if rank and needs(config).max_rank else None
 
 
+def evaluates_factors(config: Config, problem: Problem) -> bool:
+    """Return whether a compiled task evaluates candidates from low-rank factors.
+
+    Strategies that need rank 1 scale each parameter on its own, so that their candidates are formed.
+    """
+    return hasattr(problem, "use_factors") and needs(config).max_rank > 1
+
+
 def uses_tensorflow(config: Config) -> bool:
     """Return whether the algorithm itself uses TensorFlow."""
     return needs(config).tensorflow and getattr(config.policy, "backend", "") != "jax"

@@ -12,6 +12,7 @@ import numpy as np
 
 from hpc_es.core.data import Outcome
 from hpc_es.core.policy import Batch
+from hpc_es.core.population import Population
 from hpc_es.policies import lstm, mlp
 from hpc_es.tasks.jax_episodes.task import JaxEpisodes, Options
 from tests.helpers.populations import explicit
@@ -45,14 +46,26 @@ def played(
     **batch: Any,
 ) -> Outcome:
     """The outcome of these thetas, [jobs, params], on these seeds, [jobs] or [jobs, episodes]."""
-    task, policy = created
-    seeds = np.asarray(seeds, np.int64).reshape(len(theta), -1)
+    return played_population(created, explicit(np.asarray(theta, np.float32)), seeds, normaliser, poll, **batch)
+
+
+def played_population(
+    created: tuple[JaxEpisodes, Any],
+    candidates: Population,
+    seeds: Any,
+    normaliser: Any = None,
+    poll: Any = lambda: None,
+    **batch: Any,
+) -> Outcome:
+    """The outcome of a population."""
+    (task, policy), jobs = created, len(candidates)
+    seeds = np.asarray(seeds, np.int64).reshape(jobs, -1)
     arguments: dict[str, Any] = {
-        **{"training": True, "observe": np.zeros(len(theta), np.bool_), "action_noise_std": policy.action_noise_std},
-        **{"action_noise": np.random.default_rng, "unit": len(theta)},
+        **{"training": True, "observe": np.zeros(jobs, np.bool_), "action_noise_std": policy.action_noise_std},
+        **{"action_noise": np.random.default_rng, "unit": jobs},
         **batch,
     }
-    actor = task.compiled(policy).bind(explicit(np.asarray(theta, np.float32)), normaliser)
+    actor = task.compiled(policy).bind(candidates, normaliser)
     return task.evaluate(actor, Batch(seeds=seeds, **arguments), poll)
 
 

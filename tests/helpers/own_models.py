@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+DIMENSIONS = ("NWC", "WIO", "NWC")
 SLOPE = np.array([2.0, -1.0], np.float32)  # of the data
 
 
@@ -76,6 +77,33 @@ def convolving() -> Any:
         return np.random.default_rng(seed).standard_normal((2, 1, 5, 5)).astype(np.float32)
 
     return {"parameters": {"kernel": np.ones((2, 1, 3, 3), np.float32)}, "score": score, "batch": batch}
+
+
+def layers() -> Any:
+    """Rows of a table, a loop over a recurrent kernel, a convolution and dense layers, one in half precision."""
+    import jax
+    import jax.numpy as jnp
+
+    def parameters(seed: int) -> Any:
+        rng = np.random.default_rng(seed)
+        shapes = {"table": (20, 12), "recurrent": (12, 12), "kernel": (3, 12, 12), "hidden": (12, 16), "last": (16, 5)}
+        tree = {name: rng.normal(size=shape).astype(np.float32) / 3 for name, shape in shapes.items()}
+        return {**tree, "hidden": jnp.asarray(tree["hidden"], jnp.bfloat16), "bias": np.zeros(5, np.float32)}
+
+    def score(tree: Any, batch: Any) -> Any:
+        tokens, labels = batch
+        x = jnp.take(tree["table"], tokens, axis=0)  # [rows, steps, 12]
+        start = jnp.zeros((len(tokens), 12))
+        _, x = jax.lax.scan(lambda h, x: (jnp.tanh(x + h @ tree["recurrent"]),) * 2, start, x.swapaxes(0, 1))
+        x = jax.lax.conv_general_dilated(x.swapaxes(0, 1), tree["kernel"], (1,), "VALID", dimension_numbers=DIMENSIONS)
+        x = jnp.tanh(x.mean(axis=1).astype(jnp.bfloat16) @ tree["hidden"]).astype(jnp.float32)
+        return jax.nn.log_softmax(x @ tree["last"] + tree["bias"])[jnp.arange(len(labels)), labels].mean()
+
+    def batch(seed: int) -> Any:
+        rng = np.random.default_rng(seed)
+        return rng.integers(20, size=(6, 4)).astype(np.int32), rng.integers(5, size=6).astype(np.int32)
+
+    return {"parameters": parameters, "score": score, "batch": batch}
 
 
 def sometimes_infinite() -> Any:

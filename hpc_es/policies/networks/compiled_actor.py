@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hpc_es.core.data import Array, Float32, Normaliser
-from hpc_es.core.population import Layout, LowRank, Population
+from hpc_es.core.population import Layout, Population, candidate_parts
 from hpc_es.policies.networks.heads import ActionHead, normalise
 
 
@@ -52,16 +52,8 @@ class CompiledActor:
     ) -> None:
         self._call, self._head, self._normaliser = call, head, normaliser
         rows = len(parameters)
-        self._parts: dict[str, Float32] = {}
-        self._common: dict[str, Float32] = {}
-        for name, (start, stop) in call.layout.spans.items():
-            if name in call.factored:
-                assert isinstance(parameters, LowRank)
-                self._common[name] = parameters.centre_part(name)
-                self._parts[f"{name}:left"], self._parts[f"{name}:right"] = parameters.factors(name)
-            else:
-                elements = np.asarray(parameters.elements(start, stop), np.float32)
-                self._parts[name] = elements.reshape(rows, *call.layout.shapes[name])
+        self._common, parts = candidate_parts(parameters, call.factored)
+        self._parts: dict[str, Float32] = {name: np.asarray(part, np.float32) for name, part in parts.items()}
         self._bind(rows, [np.repeat(leaf[np.newaxis], rows, axis=0) for leaf in call.memory])
 
     def _bind(self, rows: int, memory: Sequence[Array]) -> None:

@@ -9,14 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
-from hpc_es.core.population import Layout, Shape
+from hpc_es.core.data import ObservationSpec
+from hpc_es.core.policy import Pure
+from hpc_es.core.population import Factorisation, Layout, Shape, own_shapes
 from hpc_es.policies.networks.jax_convolutions import Interpreter
 
 LEFT, RIGHT = ":left", ":right"  # suffixes of the names of factors
@@ -108,7 +112,10 @@ def with_factors(apply: Callable[..., Any], layout: Layout, names: Sequence[str]
 def formed_weights(
     apply: Callable[..., Any], layout: Layout, names: Sequence[str], memory: Any, observation: Any
 ) -> tuple[str, ...]:
-    """Return which of the weights `names` have to be formed, by tracing; `observation` has a shape and a dtype."""
+    """Return which of the weights `names` have to be formed, by tracing.
+
+    `observation` is a tree, whose leaves have a shape and a dtype.
+    """
     formed: tuple[str, ...] = ()
 
     def traced(parts: Mapping[str, Any], factors: Mapping[str, Any], observed: Any) -> Any:
@@ -122,8 +129,53 @@ def formed_weights(
 
     parts = {name: struct(*shape) for name, shape in layout.shapes.items()}
     factors = {name: (struct(1, *layout.shapes[name][:-1]), struct(1, layout.shapes[name][-1])) for name in names}
-    jax.eval_shape(traced, parts, factors, jax.ShapeDtypeStruct(observation.shape, observation.dtype))
+    observed = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), observation)
+    jax.eval_shape(traced, parts, factors, observed)
     return formed
+
+
+class FactoredPolicy:
+    """A policy as pure functions of common weights and the factors of each candidate; see `core.policy.Pure`.
+
+    A candidate is a vector of `layout`: the factors of the matrices `factored`, and the other parts.
+    """
+
+    def __init__(self, pure: Pure, layout: Layout, factorisation: Factorisation, observation: ObservationSpec) -> None:
+        self._pure, self._parts = pure, layout
+        self._leaves, self._tree = _leaves_of_parts(pure, layout)
+        matrices = [name for name in factorisation.matrices if name in self._leaves]
+        formed = formed_weights(self._apply, layout, matrices, pure.memory, observation) if matrices else ()
+        self.factored = tuple(name for name in matrices if name not in formed)
+        self.layout = Layout(own_shapes(layout, self.factored, factorisation.rank))
+
+    def _apply(self, parts: Mapping[str, Any], memory: Any, observation: Any) -> tuple[Any, Any]:
+        leaves = [parts[leaf] if isinstance(leaf, str) else leaf for leaf in self._leaves]
+        return self._pure.apply(jax.tree.unflatten(self._tree, leaves), memory, observation)
+
+    def bound(self, common: Mapping[str, Any]) -> Pure:
+        """Return the functions of a candidate for the common weights of the matrices `factored`, by name."""
+        applied = with_factors(self._apply, self._parts, self.factored)
+
+        def parameters(own: Any) -> Any:
+            return self.layout.split(own, jnp.reshape)
+
+        return Pure(parameters, partial(applied, common), self._pure.memory)
+
+
+def _leaves_of_parts(pure: Pure, layout: Layout) -> tuple[list[Any], Any]:
+    """Return the leaves of a policy's parameters, as names of parts or constants, and their tree.
+
+    The names are found by splitting the vector 1, 2, ... . There are none if a leaf is something else.
+    """
+    numbers = np.arange(1, layout.size + 1, dtype=np.float32)
+    leaves, tree = jax.tree.flatten(pure.parameters(jnp.asarray(numbers)))
+    others = jax.tree.leaves(pure.parameters(jnp.zeros_like(numbers)))
+    parts = layout.split(numbers)
+    names: list[Any] = []
+    for leaf, other in zip(leaves, others, strict=True):
+        equal = (name for name, part in parts.items() if part.shape == leaf.shape and np.array_equal(part, leaf))
+        names.append(next(equal, leaf if np.array_equal(leaf, other) else None))
+    return ([], tree) if any(leaf is None for leaf in names) else (names, tree)
 
 
 # Rules: (parameters of the equation, *inputs) -> output, or None if the weight has to be formed.

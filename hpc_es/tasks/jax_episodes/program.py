@@ -5,7 +5,8 @@ A call runs in segments of steps in another thread, so that the rank can answer 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -27,8 +28,10 @@ from hpc_es.core.data import (
 )
 from hpc_es.core.errors import ConfigError, Failure, failure_from_text
 from hpc_es.core.policy import Batch, Pure, PurePolicy
+from hpc_es.core.population import Factorisation, Population, candidate_parts
 from hpc_es.devices.jax_setup import compiling, in_thread
 from hpc_es.policies.networks.heads import Logits
+from hpc_es.policies.networks.jax_low_rank import FactoredPolicy
 from hpc_es.tasks.jax_episodes.call_shape import NAN_OBSERVATION, CallShape
 from hpc_es.tasks.jax_episodes.environments import Traced
 from hpc_es.tasks.jax_episodes.rollout import CallInputs, Carry, ObservationTotals, PlayResults, initial_carry, segment
@@ -36,15 +39,31 @@ from hpc_es.tasks.observation_statistics import ObservationSums
 
 
 class CompiledCall:
-    """The compiled call of an environment, a policy and a shape. `run` compiles it unless `compile` has."""
+    """The compiled call of an environment, a policy and a shape. `run` compiles it unless `compile` has.
 
-    def __init__(self, env: Traced, policy: PurePolicy, form: CallShape) -> None:
-        self.form, self._env = form, env
+    With a factorisation, candidates have the weights of the matrices `factored` in common, and low-rank factors.
+    """
+
+    def __init__(
+        self, env: Traced, policy: PurePolicy, form: CallShape, factorisation: Factorisation | None = None
+    ) -> None:
         any_policy: Any = policy
         self._pure: Pure = any_policy.pure_with(Logits(), jnp) if form.sampled else policy.pure(jnp)
-        theta = jax.ShapeDtypeStruct((form.params,), np.float32)
-        self._parameters = jax.eval_shape(self._pure.parameters, theta)
-        self._segment = jax.jit(partial(segment, env, self._pure, form), donate_argnums=0)
+        compiled: Pure | FactoredPolicy = self._pure
+        self.factored: tuple[str, ...] = ()
+        self._common: Mapping[str, Float32] | tuple[()] = ()
+        if factorisation is not None:
+            spec = env.spaces.observations
+            inputs = replace(spec, dtype=np.dtype(np.float32)) if form.normalised else spec
+            low_rank = FactoredPolicy(self._pure, policy.layout, factorisation, inputs)
+            self.factored = low_rank.factored
+        if self.factored:
+            compiled, form = low_rank, replace(form, params=low_rank.layout.size)
+            self._common = {name: np.zeros(policy.layout.shapes[name], np.float32) for name in self.factored}
+            self._pure = low_rank.bound(self._common)
+        self.form, self._env = form, env
+        self._parameters = jax.eval_shape(self._pure.parameters, jax.ShapeDtypeStruct((form.params,), np.float32))
+        self._segment = jax.jit(partial(segment, env, compiled, form), donate_argnums=0)
         self._compiled: Any = None
         self._initial: Carry | None = None  # the carry at the start of every call
 
@@ -78,6 +97,7 @@ class CompiledCall:
         one = (np.zeros(width, np.float32), np.ones(width, np.float32), np.float32(1)) if form.normalised else ()
         return CallInputs(
             theta=np.zeros((form.jobs, form.params), np.float32),
+            common=self._common,
             keys=np.zeros((form.plays, 2), np.uint32),
             noise_keys=np.zeros((form.plays, 2), np.uint32),
             count=np.int32(0),
@@ -85,6 +105,13 @@ class CompiledCall:
             noise_std=np.float32(0),
             normaliser=one,
         )
+
+    def vectors(self, population: Population) -> tuple[Float32, Mapping[str, Float32] | tuple[()]]:
+        """Return the candidates, float32[jobs, params of a call], and what they have in common, for `inputs_of`."""
+        if not self.factored:
+            return np.asarray(population.stacked(), np.float32), ()
+        common, own = candidate_parts(population, self.factored)
+        return np.concatenate([part.reshape(len(part), -1) for part in own.values()], axis=1, dtype=np.float32), common
 
     def run(self, inputs: CallInputs, segment_steps: int, poll: Poll) -> tuple[PlayResults, int]:
         """Return the results of all plays as NumPy arrays [plays], with padding, and the number of steps."""
@@ -105,6 +132,7 @@ LOW_BITS = 2**32 - 1
 def inputs_of(
     form: CallShape,
     theta: Float32,
+    common: Mapping[str, Float32] | tuple[()],
     normaliser: Normaliser | None,
     batch: Batch,
     jobs: range,
@@ -113,7 +141,8 @@ def inputs_of(
 ) -> CallInputs:
     """Return the padded inputs of a call for some jobs of a batch.
 
-    `theta` is float32[jobs of the batch, params]; `generators` are those of the jobs' actions, if they are sampled.
+    `theta`, float32[jobs of the batch, params], and `common` are those of `CompiledCall.vectors`; `generators` are
+    those of the jobs' actions, if they are sampled.
     """
     seeds = batch.seeds[jobs.start : jobs.stop].ravel()
     keys = np.stack([seeds >> 32, seeds & LOW_BITS], axis=1)  # those of jax.random.key(seed)
@@ -122,6 +151,7 @@ def inputs_of(
     drawing += [batch.action_noise(job) for job in jobs] if is_noisy else []
     return CallInputs(
         theta=padded(theta[jobs.start : jobs.stop], form.jobs, np.float32),
+        common=common,
         keys=padded(keys, form.plays, np.uint32),
         noise_keys=padded(noise_keys(form, drawing), form.plays, np.uint32),
         count=np.int32(len(seeds)),

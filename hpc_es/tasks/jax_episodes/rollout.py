@@ -21,6 +21,7 @@ import numpy as np
 from hpc_es.core.data import Actions, Box, Float64, ObservationSpec
 from hpc_es.core.policy import Pure, Tree
 from hpc_es.policies.networks.heads import normalised
+from hpc_es.policies.networks.jax_low_rank import FactoredPolicy
 from hpc_es.tasks.jax_episodes.call_shape import NAN_OBSERVATION, NOT_FINITE, CallShape
 from hpc_es.tasks.jax_episodes.environments import KEY, EnvState, JaxArray, Traced, zeros
 
@@ -74,6 +75,7 @@ class CallInputs(NamedTuple):
     """The arguments of a call."""
 
     theta: JaxArray  # float32[jobs, params]
+    common: JaxArray  # weights that all candidates have in common, by name, if they have factors; else ()
     keys: JaxArray  # uint32[plays, 2], of the environment
     noise_keys: JaxArray  # uint32[plays, 2], of the actions: their noise, or their draws
     count: JaxArray  # int32: number of plays; the others are padding
@@ -139,9 +141,12 @@ def no_results(form: CallShape, rows: int, spec: ObservationSpec) -> PlayResults
     return PlayResults(none, np.zeros(rows, np.int32), np.zeros(rows, np.int32), np.zeros(rows, np.int8), totals, last)
 
 
-def segment(env: Traced, pure: Pure, form: CallShape, carry: Carry, inputs: CallInputs, steps: JaxArray) -> JaxArray:
+def segment(
+    env: Traced, policy: Pure | FactoredPolicy, form: CallShape, carry: Carry, inputs: CallInputs, steps: JaxArray
+) -> JaxArray:
     """Return (carry, whether plays are left) after `steps` steps, or at the end of all plays."""
     last = carry.steps + steps
+    pure = policy.bound(inputs.common) if isinstance(policy, FactoredPolicy) else policy
 
     def has_plays(carry: Carry) -> JaxArray:
         return jnp.any(carry.lanes.play < form.plays) | (carry.next < inputs.count)

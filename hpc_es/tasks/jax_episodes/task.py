@@ -18,12 +18,20 @@ import numpy as np
 
 from hpc_es.config.options import Count, Natural, option, options
 from hpc_es.config.registry import source_hash
-from hpc_es.core.data import Box, Column, Float32, Normaliser, Outcome, Poll, behaviour
+from hpc_es.core.data import Box, Column, Float32, Jobs, Normaliser, Outcome, Poll, ProblemState, behaviour
 from hpc_es.core.errors import ConfigError, RunError, UserError
 from hpc_es.core.interfaces import Offers, RunContext, Searched
 from hpc_es.core.keys import Keys
 from hpc_es.core.policy import Batch, Policy, PurePolicy, ReferencePolicy
-from hpc_es.core.population import Layout, Population, unperturbed
+from hpc_es.core.population import (
+    Factorisation,
+    Layout,
+    LowRank,
+    Perturbed,
+    Population,
+    unperturbed,
+    unperturbed_factors,
+)
 from hpc_es.core.quiet import quiet_stderr
 from hpc_es.devices import jax_setup
 from hpc_es.devices.jax_setup import configured_jax, require_device
@@ -104,7 +112,9 @@ class CompiledTask(Protocol):
         """The columns of rows in addition to those of all episodes."""
         ...
 
-    def program(self, policy: PurePolicy, is_normalised: bool) -> CompiledCall:
+    def program(
+        self, policy: PurePolicy, is_normalised: bool, *, factorisation: Factorisation | None = None
+    ) -> CompiledCall:
         """Return the compiled call of a policy."""
         ...
 
@@ -125,12 +135,26 @@ class CompiledProblem(PolicyProblem):
         arguments: tuple[Any, Any] = task, policy  # the task takes the policy's BoundPolicy, which is not an Actor
         super().__init__(*arguments, keys, o.observation_normalization, o.jobs_per_call, task.columns)
         self._compiled_task, self._pure = task, policy.policy
+        self._factorisation: Factorisation | None = None
 
     @property
     def program(self) -> CompiledCall:
         """The call of training and of its evaluations."""
         enabled = self._compiled_task.options.observation_normalization.enabled
-        return self._compiled_task.program(self._pure, enabled)
+        return self._compiled_task.program(self._pure, enabled, factorisation=self._factorisation)
+
+    def use_factors(self, factorisation: Factorisation) -> None:
+        """Evaluate candidates from their low-rank factors, also without perturbations."""
+        self._factorisation = factorisation
+
+    def factored(self) -> tuple[str, ...]:
+        """Return the matrices that are evaluated from low-rank factors; the others have to be formed."""
+        return self.program.factored
+
+    def evaluate(self, population: Population, jobs: Jobs, carried: ProblemState, poll: Poll) -> Outcome:
+        if self._factorisation is not None and isinstance(population, Perturbed) and not len(population.directions):
+            population = unperturbed_factors(self._factorisation, population.centres[0], len(population))
+        return super().evaluate(population, jobs, carried, poll)
 
     def check(self) -> None:
         """Trace a call without compiling it; ConfigError if that fails."""
@@ -261,7 +285,7 @@ class JaxEpisodes:
             text = f"is true, but observations are {self.spaces.observations}: expected false unless they are flat"
             raise ConfigError([("task.observation_normalization.enabled", text)])
         self.behaviour_indices = behaviour_indices(options.behaviour, self.spaces.observations.size)
-        self._programs: dict[tuple[PurePolicy, CallShape], CompiledCall] = {}
+        self._programs: dict[tuple[PurePolicy, CallShape, tuple[int, tuple[str, ...]] | None], CompiledCall] = {}
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -290,7 +314,13 @@ class JaxEpisodes:
         if self.options.compilation_cache:
             jax_setup.use_cache(jax_setup.existing_cache(checkpoint))
 
-    def program(self, policy: PurePolicy, is_normalised: bool, samples: bool = False) -> CompiledCall:
+    def program(
+        self,
+        policy: PurePolicy,
+        is_normalised: bool,
+        samples: bool = False,
+        factorisation: Factorisation | None = None,
+    ) -> CompiledCall:
         """Return the call of a policy, which is compiled on its first use; `samples`: whether it samples actions."""
         from hpc_es.tasks.jax_episodes.program import CompiledCall
 
@@ -298,9 +328,11 @@ class JaxEpisodes:
         is_noisy = bool(policy.action_noise_std) and isinstance(self.spaces.actions, Box)
         sizes = o.lanes, o.jobs_per_call, o.episodes_per_job, policy.layout.size
         form = CallShape(*sizes, self.time_limit, is_normalised, is_noisy, samples)
-        if (policy, form) not in self._programs:
-            self._programs[policy, form] = CompiledCall(self.traced, policy, form)
-        return self._programs[policy, form]
+        rank = None if factorisation is None else (factorisation.rank, factorisation.full)
+        key = policy, form, rank
+        if key not in self._programs:
+            self._programs[key] = CompiledCall(self.traced, policy, form, factorisation)
+        return self._programs[key]
 
     def require_device(self) -> None:
         """Raise ConfigError if the device is not available; only tracing works without it."""
@@ -314,14 +346,18 @@ class JaxEpisodes:
         self.require_device()
         since = time.perf_counter()
         normaliser: Normaliser | None = actor.normaliser
-        program = self.program(actor.policy, normaliser is not None, bool(actor.generators))
-        theta = np.asarray(actor.parameters.stacked(), np.float32)
+        candidates = actor.parameters
+        factorisation: Factorisation | None = None
+        if isinstance(candidates, LowRank) and candidates.matrices:
+            factorisation = candidates.factorisation
+        program = self.program(actor.policy, normaliser is not None, bool(actor.generators), factorisation)
+        theta, common = program.vectors(candidates)
         chunk = ChunkResults(program.form, batch, self.spaces.observations, self.behaviour_indices)
         size, steps = program.form.jobs, 0
         for start in range(0, len(theta), size):
             jobs = range(start, min(start + size, len(theta)))
             offset = self.options.reward_offset
-            inputs = inputs_of(program.form, theta, normaliser, batch, jobs, offset, actor.generators)
+            inputs = inputs_of(program.form, theta, common, normaliser, batch, jobs, offset, actor.generators)
             results, call_steps = program.run(inputs, self.options.segment_steps, poll)
             chunk.add(results, jobs)
             steps += call_steps

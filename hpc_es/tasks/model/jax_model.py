@@ -29,10 +29,11 @@ import numpy as np
 from hpc_es.core.data import Array, Float32, Float64, Poll
 from hpc_es.core.errors import ConfigError, RunError, failure_from_error, nearest
 from hpc_es.core.policy import Tree
-from hpc_es.core.population import Layout
+from hpc_es.core.population import Factorisation, Layout, own_shapes
 from hpc_es.devices.jax_setup import in_thread
 from hpc_es.policies.network import restored_generators, seed_generators
 from hpc_es.policies.networks.jax_convolutions import convolving_in_turn
+from hpc_es.policies.networks.jax_low_rank import formed_weights, with_factors
 from hpc_es.policies.networks.network import array_text
 
 KEY = "task.model"
@@ -334,35 +335,57 @@ def bytes_text(count: float) -> str:
 class ScoreCall:
     """A compiled call of a model's score: for `jobs` candidates at once, or for one if `jobs` is None.
 
-    All candidates have one batch, or with `has_batches` each its own. `compute` compiles the call unless `compile` has.
+    All candidates have one batch, or with `has_batches` each its own. The matrices of a factorisation are common
+    weights plus low-rank factors of each candidate. `compute` compiles the call unless `compile` has.
     """
 
-    def __init__(self, model: Model, source: Source, jobs: int | None, has_batches: bool = False) -> None:
-        self.jobs = jobs
+    def __init__(
+        self,
+        model: Model,
+        source: Source,
+        jobs: int | None,
+        has_batches: bool = False,
+        factorisation: Factorisation | None = None,
+    ) -> None:
+        self.jobs, self.layout = jobs, model.layout
+        self.matrices: tuple[str, ...] = () if factorisation is None else tuple(factorisation.matrices)
+        shapes, rank = model.layout.shapes, 0 if factorisation is None else factorisation.rank
         lead = () if jobs is None else (jobs,)
-        self._parts = {
-            name: jax.ShapeDtypeStruct((*lead, *shape), np.float32) for name, shape in model.layout.shapes.items()
-        }
-        self._batch = model.shapes(source)
+        self._common = {name: jax.ShapeDtypeStruct(shapes[name], np.float32) for name in self.matrices}
+        own = own_shapes(model.layout, self.matrices, rank)
+        self._parts = {name: jax.ShapeDtypeStruct((*lead, *shape), np.float32) for name, shape in own.items()}
+        self._batch = self._one_batch = model.shapes(source)
         if has_batches:
             self._batch = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((*lead, *leaf.shape), leaf.dtype), self._batch)
 
-        def score(parts: Any, batch: Any) -> Any:  # a new function, so that JAX traces it again
+        self._model, low_rank = model, with_factors(self._evaluated, model.layout, self.matrices)
+
+        def score(common: Any, parts: Any, batch: Any) -> Any:  # a new function, so that JAX traces it again
+            if self.matrices:
+                return low_rank(common, parts, (), batch)[0]
             return convolving_in_turn(model.evaluated)(parts, batch)
 
-        function = score if jobs is None else jax.vmap(score, in_axes=(0, 0 if has_batches else None))
+        function = score if jobs is None else jax.vmap(score, in_axes=(None, 0, 0 if has_batches else None))
         self._function = jax.jit(function)
         self._compiled: Any = None
+
+    def _evaluated(self, parts: Mapping[str, Any], memory: Any, batch: Any) -> tuple[Any, Any]:
+        return self._model.evaluated(parts, batch), memory
+
+    def factored(self) -> tuple[str, ...]:
+        """Return the matrices that are not formed."""
+        formed = formed_weights(self._evaluated, self.layout, self.matrices, (), self._one_batch)
+        return tuple(name for name in self.matrices if name not in formed)
 
     @property
     def argument_bytes(self) -> int:
         """Bytes of the parameters and batches of a call."""
-        return tree_bytes((self._parts, self._batch))
+        return tree_bytes((self._common, self._parts, self._batch))
 
     def trace(self) -> None:
         """Trace the score; ConfigError if it fails, or does not return numbers."""
         try:
-            jax.eval_shape(self._function, self._parts, self._batch)
+            jax.eval_shape(self._function, self._common, self._parts, self._batch)
         except ConfigError:
             raise
         except Exception as error:  # of the user's code
@@ -372,7 +395,8 @@ class ScoreCall:
     def compile(self, poll: Poll) -> None:
         """Compile the call, or read it from the persistent cache."""
         if self._compiled is None:
-            self._compiled = in_thread(lambda: self._function.lower(self._parts, self._batch).compile(), poll)
+            arguments = self._common, self._parts, self._batch
+            self._compiled = in_thread(lambda: self._function.lower(*arguments).compile(), poll)
 
     def total_bytes(self) -> int:
         """Return the bytes that the compiled call needs: arguments, results and intermediate arrays."""
@@ -381,15 +405,18 @@ class ScoreCall:
         names = ("argument_size_in_bytes", "output_size_in_bytes", "temp_size_in_bytes")
         return sum(int(getattr(statistics, name, 0)) for name in names)
 
-    def compute(self, parts: Mapping[str, Any], batch: Tree, poll: Poll) -> tuple[Float64, Float64]:
+    def compute(
+        self, parts: Mapping[str, Any], batch: Tree, poll: Poll, common: Mapping[str, Any] | None = None
+    ) -> tuple[Float64, Float64]:
         """Return fitness and metrics, float64[jobs] and float64[jobs, metrics]; without `jobs` of one candidate.
 
-        `parts` are the parameters by name, float32[jobs, *shape], of NumPy or JAX.
+        `parts` are the parameters by name, float32[jobs, *shape], of NumPy or JAX; with low-rank factors they and
+        `common` are those of `candidate_parts`.
         """
         self.compile(poll)
 
         def compute() -> tuple[Float64, Float64]:
-            fitness, metrics = self._compiled(dict(parts), batch)
+            fitness, metrics = self._compiled(dict(common or {}), dict(parts), batch)
             return np.asarray(fitness, np.float64), np.asarray(metrics, np.float64)
 
         return in_thread(compute, poll)

@@ -43,7 +43,7 @@ from hpc_es.core.errors import ConfigError, Failure, RunError, failure_from_erro
 from hpc_es.core.interfaces import Offers, RunContext, Searched
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.core.policy import Policy, Tree
-from hpc_es.core.population import Perturbed, Population
+from hpc_es.core.population import Factorisation, Perturbed, Population, candidate_parts
 from hpc_es.devices import jax_setup
 from hpc_es.policies.network import restored_generators, seed_generators
 from hpc_es.tasks.problems import PARAMETER_SPREAD, PROBE_BLOCK, VectorProblemDefaults
@@ -90,6 +90,7 @@ class ModelTask:
         self.options, self.name = options, options.model
         self.model = self.created(metrics)
         self._calls: dict[tuple[Source, bool], ScoreCall] = {}
+        self.factorisation: Factorisation | None = None  # of candidates that are evaluated from low-rank factors
 
     def created(self, metrics: Sequence[str] = ()) -> Model:
         """Return the model of a new call of the user's function."""
@@ -127,7 +128,8 @@ class ModelTask:
 
         if (source, is_stacked) not in self._calls:
             jobs = self.options.jobs_per_call if is_stacked else None
-            call = ScoreCall(self.model, source, jobs, is_stacked and self.options.batches == "pair")
+            factorisation = self.factorisation if is_stacked else None
+            call = ScoreCall(self.model, source, jobs, is_stacked and self.options.batches == "pair", factorisation)
             self._calls[source, is_stacked] = call
         return self._calls[source, is_stacked]
 
@@ -179,6 +181,14 @@ class ModelProblem(VectorProblemDefaults):
     def initial(self, rng: np.random.Generator) -> Float32:
         return self._task.model.initial(int(rng.integers(2**31)))
 
+    def use_factors(self, factorisation: Factorisation) -> None:
+        """Evaluate candidates from their low-rank factors."""
+        self._task.factorisation = factorisation
+
+    def factored(self) -> tuple[str, ...]:
+        """Return the matrices that are evaluated from low-rank factors; the others are formed in the call."""
+        return self._task.training_call().factored()
+
     # Evaluation.
 
     def evaluate(self, population: Population, jobs: Jobs, carried: ProblemState, poll: Poll) -> Outcome:
@@ -215,9 +225,13 @@ class ModelProblem(VectorProblemDefaults):
                 batch = stacked_batches([drawn[seed] for seed in seeds], size)
             else:
                 batch = self._data("batch", self._seed(jobs, 0))
-            parts = {name: on_device(population.part(name)[rows], size) for name in self.layout.shapes}
+            if call.matrices:
+                common, own = candidate_parts(population, call.matrices)
+                parts = {name: on_device(part[rows], size) for name, part in own.items()}
+            else:
+                common, parts = {}, {name: on_device(population.part(name)[rows], size) for name in self.layout.shapes}
             poll()
-            fitness, metrics = call.compute(parts, batch, poll)
+            fitness, metrics = call.compute(parts, batch, poll, common)
             count = min(size, len(jobs) - start)
             results.append((fitness[:count], metrics[:count]))
         return np.concatenate([one for one, _ in results]), np.concatenate([one for _, one in results])

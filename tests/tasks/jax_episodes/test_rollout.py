@@ -11,9 +11,10 @@ import pytest
 pytest.importorskip("jax", reason="JAX is not installed here: make test-jax")
 from hpc_es.core.data import BEHAVIOUR, Outcome
 from hpc_es.core.errors import RunError
+from hpc_es.core.population import Factorisation, LowRank
 from hpc_es.tasks.jax_episodes import task as tasks
 from hpc_es.tasks.observation_statistics import Deviations, Moments
-from tests.helpers.jax_playing import CONSTANT, constant, in_segments, parts, plainly, played
+from tests.helpers.jax_playing import CONSTANT, constant, in_segments, parts, plainly, played, played_population
 from tests.helpers.jax_walk import lengths
 
 SEEDS = np.random.default_rng(5).integers(2**31, size=24)
@@ -253,3 +254,32 @@ def test_episodes_equal_a_plain_loop(name: str) -> None:
         total, length, _ = plainly(created, theta[job], int(SEEDS[job]))
         assert result["length"][job] == length
         assert result["return_"][job] == pytest.approx(total, rel=1e-3, abs=1e-4)
+
+
+LOW_RANK = {  # policies whose matrices have fewer factors than elements
+    "mlp": ("mlp", (("hidden_dims", (12, 12)), ("normalisation", "layer"))),
+    "mlp without biases": ("mlp", (("hidden_dims", (12, 12)), ("bias", False))),
+    "lstm": ("lstm", (("hidden_dims", (8,)),)),
+}
+
+
+@pytest.mark.parametrize("name", LOW_RANK)
+def test_low_rank_candidates_play_as_formed_ones_in_any_lane(name: str) -> None:
+    """24 jobs in calls of 8; the common weights are shared by all lanes, and no candidate is formed."""
+    kind, options = LOW_RANK[name]
+    task, policy = parts(options, kind)
+    theta = policy.initial(np.random.default_rng(0))
+    factorisation = Factorisation(policy.layout, 1)
+    rows, scales = np.arange(24) // 2, np.where(np.arange(24) % 2, 0.2, -0.2).astype(np.float32)
+    numbers = np.random.default_rng(1).standard_normal((12, factorisation.compact.size)).astype(np.float32)
+    candidates = LowRank(factorisation, theta, numbers, rows, scales)
+    result = played_population((task, policy), candidates, SEEDS).rows
+    formed = played((task, policy), candidates.stacked(), SEEDS).rows
+    np.testing.assert_allclose(result["return_"], formed["return_"], rtol=1e-4, atol=1e-4)
+    np.testing.assert_array_equal(result["length"], formed["length"])
+    program = task.program(policy, False, False, factorisation)
+    assert program.factored == tuple(factorisation.matrices)
+    assert program.form.params < policy.layout.size
+    order = np.random.default_rng(2).permutation(24)
+    turned = LowRank(factorisation, theta, numbers, rows[order], scales[order])
+    assert played_population((task, policy), turned, SEEDS[order]).rows.tobytes() == result[order].tobytes()

@@ -11,7 +11,7 @@ pytest.importorskip("jax", reason="JAX is not installed here: make test-jax")
 from hpc_es.core.data import Jobs, Outcome
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.keys import Keys
-from hpc_es.core.population import Explicit, unperturbed
+from hpc_es.core.population import Explicit, Factorisation, LowRank, unperturbed
 from hpc_es.tasks.model.task import ModelTask, Options, build
 from tests.helpers import own_models
 
@@ -100,6 +100,33 @@ def test_candidates_of_a_generation_have_one_batch() -> None:
     assert outcome.rows["return_"] == pytest.approx([fitness for fitness, _ in expected], rel=1e-4, abs=1e-6)
     assert outcome.rows["info"][:, 0] == pytest.approx([absolute for _, absolute in expected], rel=1e-4, abs=1e-6)
     assert outcome.rows["length"].tolist() == [1] * 5
+
+
+@pytest.mark.parametrize("batches", ["generation", "pair"])
+def test_low_rank_candidates_have_the_scores_of_formed_ones_in_any_place(batches: Any) -> None:
+    """7 candidates in calls of 4, of rank 2; kernels of loops and convolutions are formed in the call."""
+    created = task("layers", jobs_per_call=4, batches=batches)
+    problem = created.problem("vectors", None, Keys(5), 16)
+    factorisation = Factorisation(problem.layout, 2)
+    theta, rng = problem.initial(np.random.default_rng(0)), np.random.default_rng(1)
+    numbers = rng.standard_normal((4, factorisation.compact.size)).astype(np.float32)
+    rows, scales = np.arange(7) // 2, np.where(np.arange(7) % 2, 0.1, -0.1).astype(np.float32)
+
+    def scores(population: Any, groups: Any) -> Any:
+        jobs = Jobs(3, range(7), groups, "train")
+        return problem.evaluate(population, jobs, problem.carried(), lambda: None).rows["return_"]
+
+    candidates = LowRank(factorisation, theta, numbers, rows, scales)
+    expected = scores(Explicit(problem.layout, candidates.stacked()), rows)
+    problem.use_factors(factorisation)
+    created.close()  # deletes the call without factors
+    assert set(factorisation.matrices) - set(problem.factored()) == {"kernel", "recurrent"}
+    result = scores(candidates, rows)
+    np.testing.assert_allclose(result, expected, rtol=5e-3)  # products of bfloat16 are rounded elsewhere
+    assert len(set(result.tolist())) == 7
+    backwards = np.arange(7)[::-1]
+    turned = LowRank(factorisation, theta, numbers, rows[backwards], scales[backwards])
+    assert scores(turned, rows[backwards])[backwards].tobytes() == result.tobytes()
 
 
 def test_each_pair_can_have_a_batch_of_its_own() -> None:
