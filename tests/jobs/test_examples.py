@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -24,7 +25,9 @@ SMALL = ("algorithm.population_size=8", "task.jobs_per_call=4")  # of models, wh
 SMALLER = {
     "digits": (*SMALL, "task.model_kwargs.images=16"),
     "bytes": (*SMALL, "task.model_kwargs.units=8", "task.model_kwargs.length=16", "task.model_kwargs.held_out=2"),
+    "sorting": (*SMALL, "task.model_kwargs.count=8", "task.model_kwargs.held_out=16"),
 }
+SORTING = "examples/sorting_jax/sorting_model.py"
 LIMIT_SECONDS = 120.0
 
 
@@ -65,6 +68,8 @@ def test_example_is_identical_on_three_ranks_killed_and_resumed(
         pytest.importorskip("jax", reason="JAX is not installed here: make test-jax")
     if "digits" in example:
         pytest.importorskip("sklearn", reason="scikit-learn is not installed here: make test-jax")
+    if "sorting" in example:  # steps, units, layers and questions of the pre-training
+        well(python([str(ROOT / SORTING), "pretrained.npz", "2", "8", "1", "4"], LIMIT_SECONDS, installed, tmp_path))
     run = tmp_path / "three"
     with start(3, arguments(example, "three", 10_000), installed, tmp_path) as job:
         wait_for(lambda: len(Store(run / "checkpoints").paths()) > 2, LIMIT_SECONDS)  # of generation 0, 1, 2 at least
@@ -74,6 +79,20 @@ def test_example_is_identical_on_three_ranks_killed_and_resumed(
     well(python(arguments(example, "one", end), LIMIT_SECONDS, installed, tmp_path))
     assert newest(run).state.generation == end
     assert digest(newest(run)) == digest(newest(tmp_path / "one"))
+
+
+def test_answer_is_right_in_one_call_exactly_if_greedy_decoding_returns_it() -> None:
+    """The reward of the sorting example relies on this."""
+    pytest.importorskip("jax", reason="JAX is not installed here: make test-jax")
+    model = runpy.run_path(str(ROOT / SORTING))
+    parameters, questions = model["initial"](1, units=8, layers=2), model["batch"](0, 64)
+    decoded = np.asarray(model["decoded"](parameters, questions))
+    assert len(np.unique(decoded, axis=0)) > 30  # the random network has different answers
+    others = decoded.copy()
+    others[np.arange(64), np.arange(64) % 8] = (others[np.arange(64), np.arange(64) % 8] + 1) % 10
+    for answers, expected in ((decoded, True), (others, False)):
+        logits = np.asarray(model["answer_logits"](model["half"](parameters), questions, answers), np.float32)
+        assert ((logits.argmax(axis=-1) == answers).all(axis=1) == expected).all()
 
 
 @pytest.mark.parametrize("section", OWN)
