@@ -118,6 +118,7 @@ def minimize(
       stderr.
     - `region`, (low, high), may replace `x0`: the first centre, and that of each restart, is drawn from it.
     - `parameters` may replace `x0` and `bounds`, as in `Strategy`: `f` then gets a keyword for each, of its type.
+      `x0="random"` draws the first centre, and that of each restart, from their ranges.
     - `bounds`: (low, high), each a number, a list or None, or one pair (low, high) per coordinate like in SciPy; for
       two coordinates see `Strategy`. `keep`: "reflect", "clip", "penalty" or "transform", how vectors are kept within
       them.

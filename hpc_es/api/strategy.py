@@ -71,14 +71,16 @@ def vector_options(
 ) -> ConfigData:
     """Return the options of a task that starts at `x0`, [size], or in a region, or has named parameters.
 
-    Raises ConfigError unless exactly one of them is given.
+    `x0` may be "random" with parameters. Raises ConfigError unless exactly one of them is given.
     """
     unrecorded = {"record_evaluations": False, "journal": False}
     if parameters is not None:
-        for name, value in (("x0", x0), ("region", region), ("bounds", bounds)):
+        is_random = isinstance(x0, str) and x0 == "random"
+        initial = {"initial": "random"} if is_random else {}
+        for name, value in (("x0", None if is_random else x0), ("region", region), ("bounds", bounds)):
             if value is not None:
                 raise ConfigError([(name, "is given, but parameters have their own ranges: remove one of them")])
-        return {"parameters": _plain(parameters), "bounds": {"keep": keep}, **unrecorded}
+        return {"parameters": _plain(parameters), "bounds": {"keep": keep}, **initial, **unrecorded}
     if (x0 is None) == (region is None):
         raise ConfigError([("x0", f"expected x0, region or parameters, found {'neither' if x0 is None else 'both'}")])
     start: ConfigData
@@ -167,7 +169,8 @@ class Strategy:
       centre, and that of each restart, is drawn from it uniformly.
     - `parameters` may replace `x0` and `bounds`: named parameters as in `task.parameters`, such as
       {"layers": {"integer": True, "low": 1, "high": 8}, "solver": {"choices": ["cg", "gmres"]}}. Vectors then hold
-      whole numbers and indices of choices, and `named` returns their values by name.
+      whole numbers and indices of choices, and `named` returns their values by name. `x0="random"` draws the first
+      centre, and that of each restart, from their ranges.
     - `bounds`: (low, high), each a number, a list or None, or pairs (low, high) per coordinate as in SciPy. For two
       coordinates, two pairs are rejected if both readings are possible; write {"low": [...], "high": [...]} instead.
       `keep`: "reflect", "clip", "penalty" or "transform", how vectors are kept within the bounds.

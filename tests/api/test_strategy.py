@@ -179,6 +179,18 @@ def test_initial_vectors_of_restarts_are_drawn_from_the_region() -> None:
     assert np.abs(np.diff(centres, axis=0)).max(axis=1).min() > 0.5
 
 
+def test_random_start_of_parameters_differs_by_restart() -> None:
+    parameters = {"n": {"integer": True, "low": 1, "high": 1000}, "rate": {"low": 1e-4, "high": 1, "scale": "log"}}
+    ends: dict[str, Any] = {"restarts": "ipop", "stops": {"tolflatfitness": 0}}
+    es = hpc_es.Strategy(parameters=parameters, x0="random", seed=2, **ends)
+    centres = []
+    for _ in range(3):
+        centres.append(es.theta.tolist())
+        es.tell(np.zeros(len(es.ask())))
+    assert all(0 <= number <= 1 for centre in centres for number in centre)
+    assert len({tuple(centre) for centre in centres}) == 3 and [0.5, 0.5] not in centres
+
+
 @pytest.mark.parametrize(("values", "shape"), [([1.0] * 7, r"\(7,\)"), ([[1.0] * 8], r"\(1, 8\)"), (3.0, r"\(\)")])
 def test_tell_refuses_another_number_of_values(values: Any, shape: str) -> None:
     es = strategy()
