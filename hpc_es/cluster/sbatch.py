@@ -234,7 +234,8 @@ class BatchScript:
 
     def signed(self) -> str:
         """Return the script with a signature as its last line, which `untouched` checks."""
-        return f"{self.text()}{SIGNATURE}{_digest(self.text())}\n"
+        text = self.text()
+        return f"{text}{SIGNATURE}{_digest(text)}\n"
 
 
 def lead_seconds(time_limit: str) -> int:

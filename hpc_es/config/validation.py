@@ -35,7 +35,7 @@ from hpc_es.config.options import (
     union_members,
 )
 from hpc_es.core.data import ConfigData, Json
-from hpc_es.core.errors import ConfigError, Problems, found_text, has_synonym, join, nearest, nearest_name
+from hpc_es.core.errors import SYNONYMS, ConfigError, Problems, found_text, join, nearest, nearest_name
 
 _WRONG: Any = object()  # in place of a wrong value, which was reported
 NO_VALUES: ConfigData = types.MappingProxyType({})
@@ -249,7 +249,7 @@ def _unknown_key(key: str, valid: Sequence[str], root: OptionsClass) -> str:
     """Return the text of an unknown key with the nearest valid name, the section of the name, or all valid names."""
     name = key.rpartition(".")[2]
     near = nearest(name, valid)
-    if has_synonym(name, valid):
+    if not set(SYNONYMS.get(name.lower(), ())).isdisjoint(valid):
         return f"unknown key {key!r}{near}"
     same_name = [row for row in rows(root) if row.key.rpartition(".")[2] == name and name != "kind"]
     same_key = [row for row in same_name if row.key == key]

@@ -278,11 +278,6 @@ def nearest(name: str, names: Iterable[str]) -> str:
     return f"; did you mean {near!r}?" if near else ""
 
 
-def has_synonym(name: str, names: Iterable[str]) -> bool:
-    """Return whether one of the valid names is another word for this name."""
-    return not set(SYNONYMS.get(name.lower(), ())).isdisjoint(names)
-
-
 def nearest_name(name: str, names: Iterable[str]) -> str:
     """Return the valid name most like this one, a synonym first, or "" if none is similar."""
     lowered = {valid.lower(): valid for valid in names}

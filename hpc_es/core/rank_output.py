@@ -76,7 +76,8 @@ class RankLog:
             os.close(self._file)
             raise
         self._streams = sys.stdout, sys.stderr
-        self.terminal = [_terminal(stream, number, self._saved[number - 1]) for number, stream in self._numbered()]
+        descriptors = zip(self._streams, (1, 2), self._saved, strict=True)
+        self.terminal = [_terminal(stream, number, saved) for stream, number, saved in descriptors]
         self._is_dropping, self._checked = False, time.monotonic()
         _flush(*self._streams)
         self._redirect(self._file)
@@ -86,9 +87,6 @@ class RankLog:
         sys.stdout, sys.stderr = (cast("TextIO", _lines_to(number)) for number in (1, 2))
         if faulthandler.is_enabled():
             faulthandler.enable(self._saved[1])
-
-    def _numbered(self) -> list[tuple[int, TextIO]]:
-        return [(1, self._streams[0]), (2, self._streams[1])]
 
     @staticmethod
     def open(directory: Path, rank: int, title: str) -> RankLog | None:

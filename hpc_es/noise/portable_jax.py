@@ -44,15 +44,13 @@ def direction(keys: Keys, generation: Array, pair: Array, start: Array, size: in
     first = jnp.asarray(start, jnp.uint32) // PER_CALL + jnp.arange(calls, dtype=jnp.uint32)
     per_block = np.uint32(BLOCK // PER_CALL)
     counter = (first % per_block + 1, first // per_block, pair, generation)  # NumPy adds 1 before its first call
-    words = philox([_word(part, calls) for part in counter], (keys.seed, Purpose.PERTURBATION << 32 | keys.repetition))
+    high = jnp.zeros(calls, jnp.uint32)
+    counters = [Word(high, jnp.broadcast_to(jnp.asarray(low, jnp.uint32), calls)) for low in counter]
+    words = philox(counters, (keys.seed, Purpose.PERTURBATION << 32 | keys.repetition))
     halves = [part & LOW if low else part >> 16 for word in words for part in (word.low, word.high) for low in (1, 0)]
     numbers = jnp.stack(halves, axis=1).reshape(-1)[:size]
     elements: Array = jnp.asarray(quantiles()).at[numbers].get(mode="promise_in_bounds")
     return elements
-
-
-def _word(low: Array, calls: int) -> Word:
-    return Word(jnp.zeros(calls, jnp.uint32), jnp.broadcast_to(jnp.asarray(low, jnp.uint32), calls))
 
 
 def philox(counter: Sequence[Word], key: tuple[int, int]) -> tuple[Word, Word, Word, Word]:

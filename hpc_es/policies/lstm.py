@@ -58,10 +58,6 @@ class LSTMNetwork:
         outputs, new_memory = lstm_step(ArrayOps(xp), parameters, observations, memory)
         return new_memory, outputs
 
-    def initial_memory(self, xp: ModuleType) -> Memory:
-        """Return h and c of each layer at the start of an episode, float32[units] of zeros."""
-        return tuple((xp.zeros(units, np.float32), xp.zeros(units, np.float32)) for units in self.hidden_dims)
-
 
 class InPlaceGates:
     """`lstm_gates` for float32 arrays with one tanh for all four gates and few temporary arrays; it overwrites z."""
@@ -234,7 +230,8 @@ class LSTM:
             new_memory, outputs = self.network.step(xp, parameters, memory, observations)
             return new_memory, head.pure(xp, outputs)
 
-        return Pure(partial(self.network.parameters, xp), apply, self.network.initial_memory(xp))
+        memory = tuple((xp.zeros(units, np.float32), xp.zeros(units, np.float32)) for units in self.hidden_dims)
+        return Pure(partial(self.network.parameters, xp), apply, memory)
 
 
 def build(options: Any, spaces: Spaces) -> LSTM:

@@ -198,17 +198,12 @@ def _built(options: Options, spaces: Spaces, has_value: bool) -> NetworkPolicy:
 
             adapt, check = jax_networks.jax_network, jax_networks.check
         network, again = (adapt(function, options.network, spaces.observations, options.frozen) for _ in range(2))
-        _require_backend(network, options)
+        if network.backend != options.backend:
+            text = f"is {options.backend}, but {options.network} returns a network in {network.backend}"
+            raise ConfigError([("policy.backend", f"{text}: expected {network.backend}")])
         text = _outputs_text(spaces, head) + (", and the value of the observation" if has_value else "")
         check(network, again, options.network, spaces.observations, outputs, text)
     return NetworkPolicy(options, spaces, network, head)
-
-
-def _require_backend(network: Network, options: Options) -> None:
-    """Raise ConfigError if the network is one of the other library."""
-    if network.backend != options.backend:
-        text = f"is {options.backend}, but {options.network} returns a network in {network.backend}"
-        raise ConfigError([("policy.backend", f"{text}: expected {network.backend}")])
 
 
 def _outputs_text(spaces: Spaces, head: Head) -> str:

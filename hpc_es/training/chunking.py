@@ -319,18 +319,12 @@ class ChunkPlanner:
 
     def start(self, state: State) -> str | None:
         """Choose who evaluates the first generation; return a warning about ranks without work, or None."""
-        jobs = 0 if self._is_asynchronous else self._jobs(state)
+        jobs = 0
+        if getattr(self._config.algorithm, "updates", "") != "asynchronous":
+            jobs = training_jobs(self._parts.algorithm.ask(state, 0, np.zeros(0, self._parts.row), NO_FITNESS))
         if not self._world.fault_handler.is_fault_tolerant:
             self.plan = self._plan(self.plan.cut, jobs)
         return _idle_warning(self._config, jobs, self._parts.cutting, self._parts.unit, self._world.size)
-
-    @property
-    def _is_asynchronous(self) -> bool:
-        return getattr(self._config.algorithm, "updates", "") == "asynchronous"
-
-    def _jobs(self, state: State) -> int:
-        """Return the number of training jobs of the first round of a generation."""
-        return training_jobs(self._parts.algorithm.ask(state, 0, np.zeros(0, self._parts.row), NO_FITNESS))
 
     def order(self, before: State, after: State, seconds: Float64) -> None:
         """Choose the order of the next generation's jobs, after `update`, if they are long and of unequal duration.

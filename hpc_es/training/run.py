@@ -152,7 +152,10 @@ def start_run(world: World, signals: Signals, config: Config, request: RunReques
     prepared, shared = on_rank_0(world, lambda: prepare_run(config, request), message)
     stepping_differences.update(shared["differences"])
     directory = Path(shared["directory"])
-    log = RankLog.open(directory, world.rank, log_title(world)) if config.report.rank_logs else None
+    log: RankLog | None = None
+    if config.report.rank_logs:
+        title = f"=== {now()}: rank {world.rank} of {world.size} on {world.host}, process {os.getpid()}"
+        log = RankLog.open(directory, world.rank, title)
     try:
         if prepared is None:
             with quiet_stderr(True):  # rank 0 has shown its warnings
@@ -192,11 +195,6 @@ def start_run(world: World, signals: Signals, config: Config, request: RunReques
         if prepared is not None:
             prepared.opened.lock.release()  # after the loss of a rank this one may start again
         raise
-
-
-def log_title(world: World) -> str:
-    """Return the line that separates the starts of a run in the log of a rank."""
-    return f"=== {now()}: rank {world.rank} of {world.size} on {world.host}, process {os.getpid()}"
 
 
 def initial_state(parts: Parts, prepared: PreparedRun, config: Config) -> tuple[State, Sequence[str]]:

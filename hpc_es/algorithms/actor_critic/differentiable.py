@@ -44,7 +44,8 @@ class GraphPolicy:
 
     def memory(self, rows: int) -> list[Array]:
         """Return zeros for h and c of each LSTM layer, float32[rows, 2, units]."""
-        return [np.zeros(shape, np.float32) for shape in self._network.memory_shapes(rows)]
+        units = self._network.widths[1:-1] if self.is_recurrent else ()
+        return [np.zeros((rows, 2, n), np.float32) for n in units]
 
     def gradient(
         self, loss: Loss, weights: Weights, recorded: Trajectories, memory: Sequence[Array] | None = None

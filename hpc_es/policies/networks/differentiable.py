@@ -110,10 +110,6 @@ class DifferentiableNetwork:
         """Return h and c of each LSTM layer at the start of an episode, [rows, units] of zeros."""
         return tuple((tf.zeros((rows, n), dtype), tf.zeros((rows, n), dtype)) for n in self.widths[1:-1])
 
-    def memory_shapes(self, rows: int) -> list[tuple[int, int, int]]:
-        """Return the shape [rows, 2, units] of h and c of each LSTM layer; [] for a feed-forward network."""
-        return [(rows, 2, units) for units in self.widths[1:-1]] if self.is_recurrent else []
-
     def step(self, tf: ModuleType, theta: Tensor, inputs: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
         """Return (outputs [rows, outputs], new memory) of one step, from inputs [rows, inputs]."""
         if self.is_recurrent:

@@ -149,7 +149,7 @@ def jax_network(build: Build, name: str, observations: ObservationSpec, frozen: 
         return KerasNetwork(build, built, name, observations, frozen)
     zeros = jnp.zeros(observations.shape, observations.dtype)
     if all(callable(getattr(built, attribute, None)) for attribute in ("init", "memory", "apply")):
-        functions = _from_object(built)
+        functions = TreeFunctions(lambda seed: built.init(jax.random.key(seed)), built.apply, built.memory)
     elif _is_instance(built, "flax.linen", "Module"):
         functions = _from_linen(built, name, zeros, frozen)
     elif _is_instance(built, "flax.nnx", "Module"):
@@ -187,10 +187,6 @@ def _from_pair(init: Callable[..., Any], apply: Callable[..., Any]) -> TreeFunct
         lambda seed: init(jax.random.key(seed)),
         lambda tree, memory, observation: (apply(tree, observation), memory),
     )
-
-
-def _from_object(built: Any) -> TreeFunctions:
-    return TreeFunctions(lambda seed: built.init(jax.random.key(seed)), built.apply, built.memory)
 
 
 def _from_linen(module: Any, name: str, zeros: Any, frozen: bool) -> TreeFunctions:
@@ -268,10 +264,8 @@ def _bits(tree: Any) -> list[Array]:
 def _from_equinox(build: Build, built: Any, name: str, frozen: bool) -> TreeFunctions:
     import equinox
 
-    def is_special(node: Any) -> bool:
-        return isinstance(node, equinox.nn.Dropout | equinox.nn.StateIndex)
-
-    for path, layer in jax.tree_util.tree_flatten_with_path(built, is_leaf=is_special)[0]:
+    special = equinox.nn.Dropout | equinox.nn.StateIndex
+    for path, layer in jax.tree_util.tree_flatten_with_path(built, is_leaf=lambda node: isinstance(node, special))[0]:
         if isinstance(layer, equinox.nn.StateIndex):
             text = f"{_path_text(path)!r} of {name} is state, such as that of BatchNorm, which calls would return"
             raise ConfigError([(KEY, f"{text}: expected a layer without it, such as LayerNorm")])
