@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from hpc_es.api.ranks import is_main, rank
     from hpc_es.api.strategy import Strategy
     from hpc_es.api.train import train
-    from hpc_es.report.saved_model import load_model
-    from hpc_es.report.saved_policy import load_policy
+    from hpc_es.report.saved_policy import load_model, load_policy
     from hpc_es.training.triggers import IntervalTrigger
 
 __all__ = [
@@ -40,7 +39,7 @@ _MODULES = {
     "IntervalTrigger": "hpc_es.training.triggers",
     "Strategy": "hpc_es.api.strategy",
     "is_main": "hpc_es.api.ranks",
-    "load_model": "hpc_es.report.saved_model",
+    "load_model": "hpc_es.report.saved_policy",
     "load_policy": "hpc_es.report.saved_policy",
     "minimize": "hpc_es.api.minimize",
     "rank": "hpc_es.api.ranks",

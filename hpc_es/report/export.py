@@ -96,7 +96,7 @@ def export(path: Path, output: Path, options: ExportOptions) -> str:
 
 def _export_model(path: Path, output: Path, options: ExportOptions) -> None:
     """Write the Keras model of a task `model`; UserError if its parameters are a tree."""
-    from hpc_es.report.saved_model import load_model
+    from hpc_es.report.saved_policy import load_model
 
     model = load_model(path, options.which, options.trust).parameters
     if not hasattr(model, "save"):
@@ -111,8 +111,7 @@ def export_arrays(path: Path, output: Path, options: ExportOptions) -> None:
     With observation normalisation also `observation_mean` and `observation_std`, float32[statistics], and
     `observation_clip`, float64[], which may be infinite; with `options.value` the value head, `value`.
     """
-    from hpc_es.report.saved_model import load_model
-    from hpc_es.report.saved_policy import load_policy, read_evaluated
+    from hpc_es.report.saved_policy import load_model, load_policy, read_evaluated
 
     if read_evaluated(path, options.which, options.trust).config.policy is None:
         _write_arrays(output, load_model(path, options.which, options.trust).arrays)

@@ -1,30 +1,298 @@
-"""Runs the trials of a tuning task in turn; every rank takes part in each. Rank 0 decides (tuning/master.py)."""
+"""Runs the trials of a tuning task in turn; every rank takes part in each.
+
+Rank 0 (`Master`) chooses the next trial and records how the last one ended.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
-from collections.abc import Sequence
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpc_es.api.job import run_experiment
+from hpc_es.api.job import run_experiment, status_name
+from hpc_es.config.schema import Config
 from hpc_es.core.data import JsonObject
+from hpc_es.core.errors import RunError, UserError, require
+from hpc_es.core.slurm import this_run
 from hpc_es.mpi.connect import connect
 from hpc_es.mpi.guard import Signals
 from hpc_es.mpi.world import World
-from hpc_es.training.collective import CollectiveExit, ExitReason, config_from_message, on_rank_0
+from hpc_es.storage import results
+from hpc_es.storage.files import write_json, writing
+from hpc_es.storage.results import Shard
+from hpc_es.storage.run_lock import RunLock
+from hpc_es.training.collective import (
+    INTERRUPTED,
+    CollectiveExit,
+    ExitReason,
+    config_from_message,
+    config_message,
+    on_rank_0,
+)
 from hpc_es.training.generation import MetricsRow
+from hpc_es.tuning.plan import check, fraction, load, measures, objective
+from hpc_es.tuning.space import Hyperparameters
+from hpc_es.tuning.trials import (
+    COMPLETE,
+    FAILED,
+    OVER,
+    PRUNED,
+    PRUNED_FILE,
+    STARTED,
+    Trial,
+    extend,
+    freeze,
+    grown,
+    holding,
+    lock,
+    matching_trials,
+    read_table,
+    started_trials,
+)
 
 if TYPE_CHECKING:
-    from hpc_es.tuning.master import Master
+    from hpc_es.tuning.study import Study
+
+STATUS_SECONDS = 5.0  # between two updates of the status file during a trial
+
+
+@dataclass(frozen=True)
+class TuneRequest:
+    """Arguments of `hpc-es tune`."""
+
+    tuning: Path
+    output: Path | None = None
+    fixed: Sequence[str] = ()
+    shard: str | None = None
+
+
+@dataclass(frozen=True)
+class RunningTrial:
+    """The trial that is being run."""
+
+    trial: Trial
+    claim: RunLock
+    hyperparameters: Hyperparameters
+    config: Config
+
+
+class Master:
+    """Makes all decisions of a tuning task."""
+
+    def __init__(self, request: TuneRequest, ranks: int) -> None:
+        """Read and check the tuning; UserError for every error that is known before the first trial runs."""
+        shard = Shard.parse(request.shard) if request.shard else Shard.of_array(os.environ)
+        self._shard = shard or Shard()
+        self._plan = load(request.tuning, request.fixed)
+        self._directory = request.output or Path("runs") / request.tuning.stem
+        self._study: Study | None = None
+        if self._plan.options.search == "optuna":
+            require("search: optuna", "optuna")
+        self._table = self._frozen(ranks)
+        if self._plan.options.search == "optuna":
+            from hpc_es.tuning.study import Study
+
+            plan = self._plan
+            self._study = Study(self._directory, plan.space, plan.trials, plan.seed, plan.options.sampler)
+        else:  # until this process ends; a study needs no lock, since any task takes any trial
+            lock(self._directory, f"shard_{self._shard.index}_of_{self._shard.count}").acquire()
+        mine = [Trial(self._directory, number) for number in self._shard.share(len(self._table))]
+        unfinished = (trial for trial in mine if not trial.over)
+        self._remaining = sorted(unfinished, key=Trial.fruitless_starts)  # of equal ones the lower number first
+        self._running: RunningTrial | None = None
+        self._status_values: JsonObject = {}  # content of the status file except `generation`
+        self._other_generations = 0  # of the trials that are not running
+        self._written = 0.0
+
+    def _frozen(self, ranks: int) -> list[Hyperparameters]:
+        """Return the trials of the directory, up to the requested number; missing ones are added to its table."""
+        identity = self._plan.identity()
+        if matching_trials(self._directory, identity) is None:
+            check(self._plan, ranks)
+            with writing(self._directory):
+                self._directory.mkdir(parents=True, exist_ok=True)
+            freeze(self._directory, identity, self._plan.table())
+        on_disk = read_table(self._directory)
+        assert on_disk is not None
+        trials = self._plan.table()
+        table: list[Hyperparameters] = on_disk["trials"]
+        more = grown(on_disk, identity, trials)["identity"]["trials"] - on_disk["identity"]["trials"]
+        if more > 0:
+            check(self._plan, ranks)
+            with holding(lock(self._directory, "table")):
+                table = extend(self._directory, identity, trials)
+            sys.stdout.write(f"{self._directory}: {more} more trials than before\n")
+        return table[: self._plan.trials]
+
+    # The next trial.
+
+    def next(self, ended: ExitReason | None, stop: bool) -> JsonObject | ExitReason:
+        """Record how the last trial ended; return what all ranks run next, or how the command ends. UserError."""
+        try:
+            return self._next(ended, stop)
+        except UserError as error:
+            with contextlib.suppress(RunError):  # report the original error
+                self._status("failed", exit_status=error.status, reason=str(error))
+            raise
+
+    def _next(self, ended: ExitReason | None, stop: bool) -> JsonObject | ExitReason:
+        if ended is not None:
+            self._record_end(ended)
+            stop = stop or ended.status == INTERRUPTED
+        while not stop:
+            chosen = self._choose()
+            if chosen is None:
+                return self._finish()
+            running = self._start_trial(*chosen)
+            if running is not None:
+                self._running = running
+                self._announce(running)
+                pruned = running.trial.path / PRUNED_FILE if self._study else None
+                paths = {"output": str(running.trial.path), "pruned": str(pruned) if pruned else None}
+                return {**config_message(running.config), **paths}
+        self._status("interrupted", exit_status=INTERRUPTED, reason="a signal")
+        return ExitReason(INTERRUPTED, "interrupted by a signal; the same command resumes the tuning")
+
+    def _choose(self) -> tuple[Trial, RunLock, Hyperparameters] | None:
+        if self._study is not None:
+            return self._study.choose()
+        while self._remaining:
+            trial = self._remaining.pop(0)
+            claim = trial.claim()
+            if not trial.over:
+                return trial, claim, self._table[trial.number]
+            claim.release()
+        return None
+
+    def _start_trial(self, trial: Trial, claim: RunLock, hyperparameters: Hyperparameters) -> RunningTrial | None:
+        """Start a trial and return it; None if it ended without running."""
+        pruned = trial.pruned()
+        if pruned is not None:
+            trial.end(hyperparameters, PRUNED, reason=pruned)
+        elif trial.begin(hyperparameters):
+            try:
+                return RunningTrial(trial, claim, hyperparameters, self._plan.config(hyperparameters, trial.number))
+            except UserError as error:
+                trial.end(hyperparameters, FAILED, reason=str(error))
+        self._over(trial, claim)
+        return None
+
+    def _announce(self, running: RunningTrial) -> None:
+        values = "  ".join(f"{key} {value}" for key, value in running.hyperparameters.items())
+        sys.stdout.write(f"{running.trial.name} of {self._plan.trials}  {values}\n")
+        sys.stdout.flush()
+        self._status("running")
+
+    # The running trial.
+
+    def row(self, repetition: int, row: MetricsRow) -> None:
+        """Report a generation of the running trial, and prune it if its first repetition is below the median."""
+        assert self._running
+        running, value = self._running, row["evaluation_return_mean"]
+        if time.monotonic() - self._written > STATUS_SECONDS:
+            self._write_status()
+        generation = int(row["generation"] or 0)
+        is_initial = generation == 0  # an evaluation of the initial theta
+        if self._study is None or repetition != 0 or value is None or is_initial:
+            return
+        used = {name: row.get(f"{name}_total") for name in ("timesteps", "seconds")}
+        share = fraction({**used, "generations": generation + 1}, results.budget(running.config))
+        reason = self._study.report(float(value), share)
+        if reason is not None and share < 1:
+            running.trial.prune(reason)
+
+    def _record_end(self, ended: ExitReason) -> None:
+        assert self._running
+        running, self._running = self._running, None
+        trial, hyperparameters = running.trial, running.hyperparameters
+        if ended.status == INTERRUPTED:
+            trial.interrupt(hyperparameters)
+            running.claim.release()
+            return
+        if ended.in_use:
+            running.claim.release()
+            raise UserError(ended.text)
+        pruned = trial.pruned() if self._study else None
+        if ended.status:
+            trial.end(hyperparameters, FAILED, reason=ended.text)
+        elif pruned is not None:
+            trial.end(hyperparameters, PRUNED, reason=pruned)
+        else:
+            self._measure(running)
+        self._over(trial, running.claim)
+
+    def _measure(self, running: RunningTrial) -> None:
+        try:
+            rows = results.read_results(running.trial.path)
+            if len(rows) != running.config.repetitions:
+                raise ValueError(f"{len(rows)} of {running.config.repetitions} repetitions have results")
+            value = objective(rows, self._plan.options.objective)
+        except (UserError, ValueError) as error:
+            running.trial.end(running.hyperparameters, FAILED, reason=str(error))
+        else:
+            running.trial.end(running.hyperparameters, COMPLETE, value, **measures(rows))
+
+    def _over(self, trial: Trial, claim: RunLock) -> None:
+        if self._study is not None:
+            self._study.tell(trial)
+        claim.release()
+        record = trial.record()
+        outcome = f"objective {record['objective']:.6g}" if record["state"] == COMPLETE else record["reason"]
+        sys.stdout.write(f"{trial.name} {record['state']}: {outcome}\n")
+        sys.stdout.flush()
+
+    # The task as a whole.
+
+    def _trials(self) -> Iterator[Trial]:
+        """Return the trials of this task or, for an Optuna study, all started trials."""
+        if self._study is not None:
+            return started_trials(self._directory)
+        return (Trial(self._directory, number) for number in self._shard.share(len(self._table)))
+
+    def _finish(self) -> ExitReason:
+        ended = ExitReason(0)
+        states = Counter(str(trial.record().get("state")) for trial in self._trials())
+        if states[FAILED] and not states[COMPLETE]:
+            ended = ExitReason(1, f"all trials failed, see: hpc-es tune-report {self._directory}")
+        counts = ", ".join(f"{states[state]} {state}" for state in (*OVER, STARTED) if states[state])
+        sys.stdout.write(f"{sum(states.values())} trials: {counts or 'none'}; hpc-es tune-report {self._directory}\n")
+        self._status("failed" if ended.status else "finished", exit_status=ended.status, reason=ended.text or "done")
+        return ended
+
+    def _status(self, status: str, **more: object) -> None:
+        """Replace the status file of this task, which scripts read."""
+        states, generations = Counter[str](), 0
+        for trial in self._trials():
+            record = trial.record()
+            states[record.get("state", "missing")] += 1
+            if self._running is None or trial != self._running.trial:
+                generations += int(record["generation"]) if record.get("state") in OVER else trial.generations()
+        self._status_values = {"status": status, "trials": states, **more, **this_run(os.environ)}
+        self._other_generations = generations
+        self._write_status()
+
+    def _write_status(self) -> None:
+        """Write the status file with the current generation of the running trial."""
+        self._written = time.monotonic()
+        generation = self._other_generations + (self._running.trial.generations() if self._running else 0)
+        write_json(self._directory / status_name(self._shard), {"generation": generation, **self._status_values})
+
+
+# Every rank.
 
 
 def tune(tuning: Path, output: Path | None, fixed: Sequence[str], shard: str | None) -> int:
     """Run the remaining trials of this task and return the exit status; every rank calls this."""
-    world = connect()
+    request, world = TuneRequest(tuning, output, fixed, shard), connect()
     signals = Signals()
     try:
-        master, _ = on_rank_0(world, lambda: _master(tuning, output, fixed, shard, world.size))
+        master, _ = on_rank_0(world, lambda: Master(request, world.size))
         ended: ExitReason | None = None
         while True:
             ended = _trial(world, signals, _next(world, signals, master, ended), master)
@@ -32,12 +300,6 @@ def tune(tuning: Path, output: Path | None, fixed: Sequence[str], shard: str | N
         if world.rank == 0 and end.reason.text:
             sys.stderr.write(f"hpc_es: {end.reason.text}\n")
         return end.reason.status
-
-
-def _master(tuning: Path, output: Path | None, fixed: Sequence[str], shard: str | None, ranks: int) -> Master:
-    from hpc_es.tuning.master import Master, TuneRequest
-
-    return Master(TuneRequest(tuning, output, fixed, shard), ranks)
 
 
 def _next(world: World, signals: Signals, master: Master | None, ended: ExitReason | None) -> JsonObject:

@@ -96,7 +96,7 @@ def test_video_of_cartpole_needs_pygame(tmp_path: Path) -> None:
 
 
 def test_optuna_study_needs_optuna(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from hpc_es.tuning.master import Master, TuneRequest
+    from hpc_es.tuning.run import Master, TuneRequest
 
     hide(monkeypatch, "optuna")
     runs.tiny(tmp_path)

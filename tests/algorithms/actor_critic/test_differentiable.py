@@ -44,7 +44,7 @@ class Normalised(TensorFlowLayer):
 
 
 def gradient(network: Any, loss: Loss, memory: Any = None) -> Any:
-    from hpc_es.algorithms.actor_critic.tensorflow_gradient import TensorFlowPolicy
+    from hpc_es.algorithms.actor_critic.differentiable import TensorFlowPolicy
 
     policy = TensorFlowPolicy(network)
     weights = Weights(network.initial(np.random.default_rng(0)), policy.initial_value(None), np.float32(0.1))  # type: ignore[arg-type]
