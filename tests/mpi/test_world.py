@@ -127,6 +127,22 @@ def test_messages_of_each_source_are_received_in_order() -> None:
     )
 
 
+def test_buffers_of_completed_sends_are_released() -> None:
+    run(
+        2,
+        """
+        if rank == 0:
+            for number in range(200):
+                world.send(1, 1, [number])
+            assert world.receive(1, 2) is not None  # rank 1 has received all of them
+            world.wait_until(lambda: world.receive_any() is None and not world._sending)
+        else:
+            assert [int(world.receive(0, 1)[0]) for _ in range(200)] == list(range(200))
+            world.send(0, 2, [])
+        """,
+    )
+
+
 @BOTH
 def test_receive_waits_for_its_tag(ranks: int) -> None:
     run(
