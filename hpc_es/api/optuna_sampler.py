@@ -147,7 +147,11 @@ class Replay:
                 return owners
             results = [self._result(owner, sign) for owner in owners]
             complete = [result for result in results if result is not None and not math.isnan(result[0])]
-            worst = max(complete, key=lambda result: (_violation(result), result[0]), default=self._failed())
+            worst = max(
+                complete,
+                key=lambda result: (sum(max(0.0, limit) for limit in result[1]), result[0]),  # violation, then cost
+                default=self._failed(),
+            )
             ranked = [worst if result is None else result for result in results]
             limits = [limits for _, limits in ranked] if self._constraints else None
             self._strategy.tell([cost for cost, _ in ranked], limits)
@@ -181,10 +185,6 @@ class Replay:
                 case _:
                     values[name] = value
         return values
-
-
-def _violation(result: Result) -> float:
-    return sum(max(0.0, limit) for limit in result[1])
 
 
 def _searched(space: Mapping[str, BaseDistribution]) -> SearchSpace:

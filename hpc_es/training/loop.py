@@ -70,10 +70,6 @@ class EvaluationSchedule:
         """Return the number of evaluation jobs in a generation."""
         return self.jobs if self.interval and generation % self.interval == 0 else 0
 
-    def next_after(self, generation: int) -> float:
-        """Return the number of the next generation with an evaluation, infinity without evaluations."""
-        return (generation // self.interval + 1) * self.interval if self.interval else math.inf
-
 
 @dataclass
 class Training:
@@ -396,7 +392,8 @@ class Training:
         if self.writer is None:
             phase.serve_worker(self.state)
             return
-        due = self._evaluations.next_after(self.state.generation)
+        interval = self._evaluations.interval
+        due = (self.state.generation // interval + 1) * interval if interval else math.inf  # the next evaluation
         started = time.perf_counter()
         updates = phase.updates(lambda: self.state, lambda: self._next_command() == RUN and self.state.generation < due)
         with contextlib.closing(updates):

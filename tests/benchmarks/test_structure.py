@@ -11,7 +11,7 @@ from benchmarks.structure import Measure, Module, table
 from tests.helpers.harness import ROOT
 
 FILES = {
-    "hpc_es/__init__.py": '"""Package."""\n',
+    "hpc_es/__init__.py": '"""Package."""\n\nfrom hpc_es.loop import run\n',
     "hpc_es/core/__init__.py": '"""Contracts."""\n',
     "hpc_es/core/contracts.py": (
         "from typing import Any, Protocol\n\n\nclass Task(Protocol):\n    options: Any\n\n\nclass Data:\n    x: Any\n"
@@ -27,9 +27,10 @@ FILES = {
         "    return found + 1\n"
     ),
     "hpc_es/loop.py": (
-        "def run(task):\n    from . import es\n\n    from .core import contracts\n\n"
-        "    return es.shift(task), es.shift, contracts\n"
+        "def run(task):\n    from . import es, plots\n\n    from .core import contracts\n\n"
+        "    return es.shift(task), es.shift, contracts, plots\n"
     ),
+    "hpc_es/plots.py": '"""Plots."""\n',
 }
 
 
@@ -45,7 +46,16 @@ def test_importers_are_files_with_absolute_relative_or_local_imports(package: li
     assert structure.importers(package) == {
         "hpc_es/core/contracts.py": {"hpc_es/es.py", "hpc_es/loop.py"},
         "hpc_es/es.py": {"hpc_es/loop.py"},
+        "hpc_es/loop.py": {"hpc_es/__init__.py"},
+        "hpc_es/plots.py": {"hpc_es/loop.py"},
     }
+
+
+def test_reasons_to_stand_alone_are_kinds_public_names_and_deferred_imports(package: list[Module]) -> None:
+    reasons = structure.reasons_to_stand_alone(package)
+    assert "hpc_es/core/contracts.py" not in reasons  # es.py imports it at the top
+    assert (reasons["hpc_es/es.py"], reasons["hpc_es/loop.py"]) == ("kind", "public")
+    assert reasons["hpc_es/plots.py"] == "deferred import"
 
 
 def test_kind_declares_a_literal_field_kind(package: list[Module]) -> None:

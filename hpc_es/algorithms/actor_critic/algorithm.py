@@ -4,7 +4,7 @@ An update takes a batch of whole episodes and one step down the gradient of the 
 
     -log pi(a_t) A_t + value_weight (V_t - R_t)^2 - beta H(pi_t)
 
-R are discounted returns and A advantages (`graph.py`); if a time limit ends an episode, the value of its last state is
+R are discounted returns and A advantages (`loss.py`); if a time limit ends an episode, the value of its last state is
 added. The value V is a linear function of the inputs of the policy's output layer. Episodes of bandits are computed in
 one compiled TensorFlow graph with the gradient. Episodes of Gymnasium environments are recorded, then differentiated.
 

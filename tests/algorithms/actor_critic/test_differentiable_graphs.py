@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpc_es.algorithms.actor_critic.episodes import potential_rewards
-from hpc_es.algorithms.actor_critic.graph import (
+from hpc_es.algorithms.actor_critic.differentiable import (
     Loss,
     bandit_episodes,
     bandit_observations,
@@ -18,6 +17,7 @@ from hpc_es.algorithms.actor_critic.graph import (
     loss_terms,
     losses,
 )
+from hpc_es.algorithms.actor_critic.episodes import potential_rewards
 from hpc_es.bandits.setting import BanditInputs, Lockstep, setting
 from hpc_es.core.data import Box, Discrete, Spaces, flat_observations
 from hpc_es.policies.lstm import LSTM
