@@ -71,15 +71,16 @@ class TreeNetwork:
         """Raise ConfigError if a parameter is not floating-point; `name` is the builder's name in messages."""
         self._functions, self._name = functions, name
         leaves, self._tree = jax.tree.flatten(_call(name, "init", functions.init, 0))
-        self._constants = [None if _is_array(leaf) else leaf for leaf in leaves]
-        arrays = _named_arrays(name, jax.tree.unflatten(self._tree, leaves))
+        self._constants = [None if is_array(leaf) else leaf for leaf in leaves]
+        arrays = named_arrays(KEY, name, jax.tree.unflatten(self._tree, leaves))
         self._dtypes = {path: array.dtype for path, array in arrays.items()}
         self.layout = Layout({path: array.shape for path, array in arrays.items()})
         self._memory = jax.tree.map(np.asarray, _call(name, "memory", functions.memory))
 
     def initial(self, rng: np.random.Generator) -> Float32:
         """Return the parameters of a new tree, float32[layout.size]."""
-        arrays = _named_arrays(self._name, _call(self._name, "init", self._functions.init, int(rng.integers(2**31))))
+        tree = _call(self._name, "init", self._functions.init, int(rng.integers(2**31)))
+        arrays = named_arrays(KEY, self._name, tree)
         if {path: array.shape for path, array in arrays.items()} != self.layout.shapes:
             text = f"{self._name} returns parameters of other names or shapes when it is called again"
             raise ConfigError([(KEY, f"{text}: expected the same for every random key")])
@@ -98,20 +99,25 @@ class TreeNetwork:
         return outputs, after
 
 
-def _is_array(leaf: Any) -> bool:
+def is_array(leaf: Any) -> bool:
+    """Return whether a leaf of a tree is an array; others, such as functions, are constants."""
     return hasattr(leaf, "dtype") and hasattr(leaf, "shape")
 
 
-def _named_arrays(name: str, tree: Any) -> dict[str, Any]:
-    """Return the arrays of a tree by path; ConfigError unless they are floating-point and there is at least one."""
+def named_arrays(key: str, name: str, tree: Any) -> dict[str, Any]:
+    """Return the arrays of a tree by path; ConfigError unless they are floating-point and there is at least one.
+
+    `key` and `name` are the config key and the function that the message names.
+    """
     paths, _ = jax.tree_util.tree_flatten_with_path(tree)
-    arrays = {_path_text(path): leaf for path, leaf in paths if _is_array(leaf)}
-    wrong = [path for path, array in arrays.items() if not jnp.issubdtype(array.dtype, jnp.floating)]
-    if wrong:
-        text = f"expected parameters that are floating-point, found {wrong[0]!r} of dtype {arrays[wrong[0]].dtype}"
-        raise ConfigError([(KEY, f"{text} in {name}: keep other arrays outside of the tree of parameters")])
+    arrays = {_path_text(path): leaf for path, leaf in paths if is_array(leaf)}
+    floating = [path for path, array in arrays.items() if jnp.issubdtype(array.dtype, jnp.floating)]
+    if len(floating) < len(arrays):
+        wrong = ", ".join(f"{path!r} {array_text(array)}" for path, array in arrays.items() if path not in floating)
+        text = f"expected floating-point parameters from {name}, found {wrong}"
+        raise ConfigError([(key, f"{text}: keep other arrays outside of the tree of parameters")])
     if not arrays:
-        raise ConfigError([(KEY, f"expected at least one parameter, an array, found none in {name}")])
+        raise ConfigError([(key, f"expected at least one parameter, an array, from {name}, found none")])
     return arrays
 
 
@@ -296,7 +302,7 @@ def check(network: Network, again: Network, name: str, observations: Observation
     result = _call(name, "apply", jax.eval_shape, network.apply, parts, memory, observation)
     after = result[1]
     expected = f"expected outputs float32[{outputs}] of {name} ({why})"
-    if not _is_array(result[0]):
+    if not is_array(result[0]):
         raise ConfigError([(KEY, f"{expected}, found {_type_text(result[0])}")])
     if result[0].shape != (outputs,) or not jnp.issubdtype(result[0].dtype, jnp.floating):
         actual = array_text(result[0])

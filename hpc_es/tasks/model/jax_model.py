@@ -34,6 +34,7 @@ from hpc_es.devices.jax_setup import in_thread
 from hpc_es.policies.network import restored_generators, seed_generators
 from hpc_es.policies.networks.jax_convolutions import convolving_in_turn
 from hpc_es.policies.networks.jax_low_rank import formed_weights, with_factors
+from hpc_es.policies.networks.jax_networks import is_array, named_arrays
 from hpc_es.policies.networks.network import array_text
 
 KEY = "task.model"
@@ -65,29 +66,15 @@ class TreeParameters:
     def __init__(self, create: Callable[[int], Any], name: str) -> None:
         """Raise ConfigError unless the arrays are floating-point; `name` is that of the user's function."""
         self._create, self._name = create, name
-        paths, self._tree = jax.tree_util.tree_flatten_with_path(create(0))
-        self._constants = [None if _is_array(leaf) else leaf for _, leaf in paths]
-        arrays = self._named(paths)
+        tree = create(0)
+        leaves, self._tree = jax.tree.flatten(tree)
+        self._constants = [None if is_array(leaf) else leaf for leaf in leaves]
+        arrays = named_arrays(KEY, name, tree)
         self._dtypes = {path: jax.dtypes.canonicalize_dtype(array.dtype) for path, array in arrays.items()}
         self.layout = Layout({path: array.shape for path, array in arrays.items()})
 
-    def _named(self, paths: Sequence[tuple[Any, Any]]) -> dict[str, Any]:
-        named = ((jax.tree_util.keystr(path, simple=True, separator="/") or "parameters", leaf) for path, leaf in paths)
-        arrays = {path: leaf for path, leaf in named if _is_array(leaf)}
-        wrong = [
-            f"{path!r} {array_text(array)} ({bytes_text(array.nbytes)})"
-            for path, array in arrays.items()
-            if not jnp.issubdtype(array.dtype, jnp.floating)
-        ]
-        if wrong:
-            text = f"expected floating-point parameters from {self._name}, found {', '.join(wrong)}"
-            raise ConfigError([(KEY, f"{text}: keep other arrays outside of the tree")])
-        if not arrays:
-            raise ConfigError([(KEY, f"expected at least one parameter, an array, from {self._name}, found none")])
-        return arrays
-
     def initial(self, seed: int) -> Mapping[str, Array]:
-        arrays = self._named(jax.tree_util.tree_flatten_with_path(self._create(seed))[0])
+        arrays = named_arrays(KEY, self._name, self._create(seed))
         if {path: array.shape for path, array in arrays.items()} != self.layout.shapes:
             text = f"{self._name} returns parameters of other names or shapes for the seed {seed} than for 0"
             raise ConfigError([(KEY, f"{text}: expected the same for every seed")])
@@ -154,10 +141,6 @@ class KerasParameters:
         for variable, array in zip(self._model.trainable_variables, self.layout.split(theta).values(), strict=True):
             variable.assign(array)
         return self._model
-
-
-def _is_array(leaf: Any) -> bool:
-    return hasattr(leaf, "dtype") and hasattr(leaf, "shape")
 
 
 class Model:
@@ -227,8 +210,8 @@ class Model:
         if not isinstance(metrics, Mapping):
             raise ConfigError([(KEY, f"{expected}, found a pair with {type(metrics).__name__} as the second item")])
         for what, value in (("as fitness", fitness), *((f"as {name!r}", value) for name, value in metrics.items())):
-            if not isinstance(value, int | float) and (not _is_array(value) or value.shape != ()):
-                actual = array_text(value) if _is_array(value) else type(value).__name__
+            if not isinstance(value, int | float) and (not is_array(value) or value.shape != ()):
+                actual = array_text(value) if is_array(value) else type(value).__name__
                 raise ConfigError([(KEY, f"{expected}, found {actual} {what}: take its mean")])
         missing = [name for name in self.metrics if name not in metrics]
         if missing:

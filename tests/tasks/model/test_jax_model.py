@@ -183,7 +183,7 @@ def test_candidate_with_an_infinite_score_is_dropped() -> None:
     [
         (
             "integers",
-            "from tests.helpers.own_models:integers, found 'steps' int32[3] (12 bytes)",
+            "from tests.helpers.own_models:integers, found 'steps' int32[3]",
         ),
         ("without_score", "found dict without score"),
         ("misspelt", "found 'validations'; did you mean 'validation'?"),
