@@ -336,7 +336,9 @@ def own_shapes(layout: Layout, factored: Collection[str], rank: int) -> dict[str
     return shapes
 
 
-def candidate_parts(population: Population, factored: Collection[str]) -> tuple[dict[str, Array], dict[str, Array]]:
+def candidate_parts(
+    population: Population, layout: Layout, factored: Collection[str]
+) -> tuple[dict[str, Array], dict[str, Array]]:
     """Return the common weights of the matrices `factored`, dtype[*shape], and what each candidate has of its own.
 
     Those are "<name>:left" [jobs, rank, rows] and "<name>:right" [jobs, rank, columns] of such a matrix, see
@@ -344,11 +346,11 @@ def candidate_parts(population: Population, factored: Collection[str]) -> tuple[
     """
     common: dict[str, Array] = {}
     own: dict[str, Array] = {}
-    for name in population.layout.shapes:
+    for name, (start, stop) in layout.spans.items():
         if name in factored:
             assert isinstance(population, LowRank)
             common[name] = population.centre_part(name)
             own[f"{name}:left"], own[f"{name}:right"] = population.factors(name)
         else:
-            own[name] = population.part(name)
+            own[name] = population.elements(start, stop).reshape(len(population), *layout.shapes[name])
     return common, own

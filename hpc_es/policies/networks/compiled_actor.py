@@ -52,7 +52,7 @@ class CompiledActor:
     ) -> None:
         self._call, self._head, self._normaliser = call, head, normaliser
         rows = len(parameters)
-        self._common, parts = candidate_parts(parameters, call.factored)
+        self._common, parts = candidate_parts(parameters, call.layout, call.factored)
         self._parts: dict[str, Float32] = {name: np.asarray(part, np.float32) for name, part in parts.items()}
         self._bind(rows, [np.repeat(leaf[np.newaxis], rows, axis=0) for leaf in call.memory])
 

@@ -110,7 +110,7 @@ class CompiledCall:
         """Return the candidates, float32[jobs, params of a call], and what they have in common, for `inputs_of`."""
         if not self.factored:
             return np.asarray(population.stacked(), np.float32), ()
-        common, own = candidate_parts(population, self.factored)
+        common, own = candidate_parts(population, population.layout, self.factored)
         return np.concatenate([part.reshape(len(part), -1) for part in own.values()], axis=1, dtype=np.float32), common
 
     def run(self, inputs: CallInputs, segment_steps: int, poll: Poll) -> tuple[PlayResults, int]:

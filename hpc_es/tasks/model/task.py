@@ -226,7 +226,7 @@ class ModelProblem(VectorProblemDefaults):
             else:
                 batch = self._data("batch", self._seed(jobs, 0))
             if call.matrices:
-                common, own = candidate_parts(population, call.matrices)
+                common, own = candidate_parts(population, population.layout, call.matrices)
                 parts = {name: on_device(part[rows], size) for name, part in own.items()}
             else:
                 common, parts = {}, {name: on_device(population.part(name)[rows], size) for name in self.layout.shapes}
