@@ -105,7 +105,7 @@ class NetworkPolicy:
         if self.network.backend == "tensorflow":
             from hpc_es.policies.networks.tensorflow_actors import TensorFlowCall
 
-            return TensorFlowCall(self.network, size)
+            return TensorFlowCall(self.network, size, factored)
         require_device(None, configured_jax().devices()[0].platform)
         from hpc_es.policies.networks.jax_networks import JaxCall
 
@@ -122,7 +122,9 @@ class NetworkPolicy:
     def factored(self, matrices: Sequence[str]) -> tuple[str, ...]:
         """Return which of these matrices are evaluated from low-rank factors; the others have to be formed."""
         if self.network.backend == "tensorflow":
-            return ()
+            from hpc_es.policies.networks.tensorflow_low_rank import factored_names
+
+            return factored_names(self.network, matrices, self.spaces.observations)
         from hpc_es.policies.networks.jax_low_rank import formed_weights
 
         network, observation = self.network, self.spaces.observations

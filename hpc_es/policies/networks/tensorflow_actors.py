@@ -166,44 +166,51 @@ class TensorFlowCall:
     """A network that TensorFlow compiles on its first use, for `size` candidates or rows with the same parameters.
 
     It is compiled by XLA where that is possible; not for LSTM layers of Keras, nor for convolutions, whose kernels
-    differ between candidates.
+    differ between candidates. The matrices `factored` are common weights plus factors of each candidate, and are not
+    formed.
     """
 
-    factored: Sequence[str] = ()
-
-    def __init__(self, network: Network, size: int | None) -> None:
-        self.size, self.layout, self._tf = size, network.layout, tensorflow()
+    def __init__(self, network: Network, size: int | None, factored: Sequence[str] = ()) -> None:
+        self.size, self.layout, self.factored, self._tf = size, network.layout, factored, tensorflow()
         self._step: Callable[..., Tensor] | None = None
         nest, memory = self._tf.nest, network.memory()
         self.memory: Sequence[Array] = [np.asarray(leaf) for leaf in nest.flatten(memory)]
 
-        def step(arguments: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        def step(common: Tensor, arguments: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor]:
             parameters, leaves, observation = arguments
-            outputs, after = network.apply(parameters, nest.pack_sequence_as(memory, leaves), observation)
+            before = nest.pack_sequence_as(memory, leaves)
+            if factored:
+                from hpc_es.policies.networks.tensorflow_low_rank import apply_factored, parameters_of
+
+                weights = parameters_of(network.layout, common, parameters)
+                outputs, after, _ = apply_factored(network, weights, before, observation)
+            else:
+                outputs, after = network.apply(parameters, before, observation)
             return self._tf.cast(outputs, self._tf.float32), nest.flatten(after)
 
         self._one = step
 
     def load(self, parts: Mapping[str, Float32], common: Mapping[str, Float32]) -> Tensor:
-        return {name: self._tf.constant(part[0] if self.size is None else part) for name, part in parts.items()}
+        own = {name: self._tf.constant(part[0] if self.size is None else part) for name, part in parts.items()}
+        return {name: self._tf.constant(part) for name, part in common.items()}, own
 
     def step(
         self, parameters: Tensor, memory: Sequence[Tensor], observations: Array
     ) -> tuple[Tensor, Sequence[Tensor]]:
         tensors = [self._tf.convert_to_tensor(array) for array in (observations, *memory)]
-        arguments = (parameters, tensors[1:], tensors[0])
+        arguments = (*parameters, tensors[1:], tensors[0])
         if self._step is None:
             self._step = self._compiled(arguments)
         result: tuple[Tensor, Sequence[Tensor]] = self._step(*arguments)
         return result
 
-    def _compiled(self, arguments: tuple[Tensor, Tensor, Tensor]) -> Callable[..., Tensor]:
+    def _compiled(self, arguments: tuple[Tensor, ...]) -> Callable[..., Tensor]:
         """Return the step of all candidates, compiled by XLA if a call with these arguments succeeds."""
 
-        def batch(parameters: Tensor, *rows: Tensor) -> Tensor:
+        def batch(common: Tensor, parameters: Tensor, *rows: Tensor) -> Tensor:
             if self.size is None:
-                return self._tf.vectorized_map(lambda row: self._one((parameters, *row)), rows)
-            return self._tf.vectorized_map(self._one, (parameters, *rows))
+                return self._tf.vectorized_map(lambda row: self._one(common, (parameters, *row)), rows)
+            return self._tf.vectorized_map(functools.partial(self._one, common), (parameters, *rows))
 
         return compiled_for(self._tf, batch, *arguments)
 

@@ -1,0 +1,73 @@
+"""Keras models in TensorFlow whose candidates are common weights and factors, against formed candidates."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tensorflow", reason="TensorFlow is not installed here")
+pytest.importorskip("keras", reason="Keras is not installed here")
+import keras
+
+from hpc_es.core.data import Box, ObservationSpec, Spaces
+from hpc_es.core.keys import Keys
+from hpc_es.core.population import Explicit, Factorisation, LowRank
+from hpc_es.noise.counter import CounterNoise
+from hpc_es.noise.low_rank import LowRankNoise
+from hpc_es.policies import network
+
+pytestmark = pytest.mark.tensorflow
+ROWS = 5  # calls of 4 candidates: the second one is padded
+IMAGES = ObservationSpec((6, 6, 2), np.dtype(np.float32))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _backend() -> None:
+    if keras.backend.backend() != "tensorflow":
+        pytest.skip("Keras was imported with another backend")
+
+
+def every_layer(observations: Any, outputs: int) -> Any:
+    """A convolution, Dense on vectors and on sequences, EinsumDense and Embedding."""
+    image = keras.Input(observations.shape)
+    x = keras.layers.Conv2D(8, 3, activation="relu")(image)
+    x = keras.layers.Dense(12, "tanh")(keras.layers.Flatten()(x))
+    tokens = keras.ops.cast(keras.ops.round(3 * keras.ops.abs(x)), "int32")
+    x = keras.layers.Embedding(9, 10)(tokens)  # [12, 10]
+    x = keras.layers.Dense(8, "tanh")(x)
+    x = keras.layers.EinsumDense("abc,cd->abd", output_shape=(None, 8), bias_axes="d")(x)
+    return keras.Model(image, keras.layers.Dense(outputs)(keras.ops.mean(x, axis=1)))
+
+
+def recurrent(observations: Any, outputs: int) -> Any:
+    """An LSTM layer, whose kernels are used in a loop, and a dense layer."""
+    image = keras.Input(observations.shape)
+    x = keras.layers.LSTM(8)(keras.layers.Reshape((6, 12))(image))
+    return keras.Model(image, keras.layers.Dense(outputs)(keras.layers.Dense(12, "tanh")(x)))
+
+
+def population(policy: Any, rank: int) -> LowRank:
+    factorisation = Factorisation(policy.layout, rank)
+    noise = LowRankNoise(CounterNoise(Keys(1), factorisation.compact.size), factorisation)
+    scales = np.where(np.arange(ROWS) % 2 == 0, 0.3, -0.3).astype(np.float32)
+    theta = policy.initial(np.random.default_rng(0))
+    return LowRank(factorisation, theta, noise.numbers(0, range(3)), np.arange(ROWS) // 2, scales)
+
+
+@pytest.mark.parametrize(("builder", "rank", "formed"), [("every_layer", 2, ["conv2d"]), ("recurrent", 1, ["lstm"])])
+def test_actions_equal_those_of_formed_candidates(builder: str, rank: int, formed: list[str]) -> None:
+    options = network.Options(network=f"{__name__}:{builder}", backend="tensorflow", candidates_per_call=4)
+    policy = network.build(options, Spaces(IMAGES, Box(np.full(3, -9, np.float32), np.full(3, 9, np.float32))))
+    candidates, observations = population(policy, rank), np.random.default_rng(1).random((ROWS, 6, 6, 2), np.float32)
+    expected = policy.bind(Explicit(policy.layout, candidates.stacked()), None).act(observations)
+    others = set(candidates.matrices) - set(policy.factored(tuple(candidates.matrices)))
+    assert {name.split("/")[0].rstrip("_0123456789") for name in others} == set(formed), others
+    actor = policy.bind(candidates, None)
+    np.testing.assert_allclose(actor.act(observations), expected, rtol=1e-4, atol=1e-4)
+    backwards = np.arange(ROWS)[::-1]
+    turned = replace(candidates, rows=candidates.rows[backwards], scales=candidates.scales[backwards])
+    again = policy.bind(turned, None).act(observations[backwards])
+    assert again[backwards].tobytes() == policy.bind(candidates, None).act(observations).tobytes()
