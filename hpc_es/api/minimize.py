@@ -17,7 +17,7 @@ from hpc_es.api.strategy import ALGORITHM, OUTSIDE, Parameters, Region, algorith
 from hpc_es.config.loading import validate
 from hpc_es.config.resolved import dump_json, parse_resolved
 from hpc_es.config.schema import Config
-from hpc_es.core.data import Float64, JsonObject
+from hpc_es.core.data import ConfigData, Float64, JsonObject
 from hpc_es.core.errors import RunFailedError
 from hpc_es.mpi.connect import connect
 from hpc_es.mpi.guard import Signals, install_hooks
@@ -145,7 +145,7 @@ def minimize(
     world = connect()
     install_hooks()
 
-    def checked() -> Config:
+    def data() -> ConfigData:
         task = {"kind": "function", "function": OUTSIDE, **vector_options(x0, region, bounds, keep, parameters)}
         task |= {
             "constraints": constraints,
@@ -154,32 +154,44 @@ def minimize(
             "timeout_seconds": timeout_seconds,
             "arguments": dict(arguments or {}),
         }
-        config = validate(
-            {
-                "seed": seed,
-                "task": task,
-                "algorithm": algorithm_options(algorithm, sigma0, options),
-                "noise": {"kind": noise},
-                "evaluation": {"interval": 0},
-                "stop": {"episodes": max_evaluations, "target_value": target},
-            }
-        )
-        # Raises if f cannot be called so, or the algorithm or a point does not fit.
-        for text in rounding_warnings(config, _parts(config, f, initial_points).problem):
-            warnings.warn(text.replace("algorithm.kind", "algorithm"), stacklevel=5)
-        return config
+        return {
+            "seed": seed,
+            "task": task,
+            "algorithm": algorithm_options(algorithm, sigma0, options),
+            "noise": {"kind": noise},
+            "evaluation": {"interval": 0},
+            "stop": {"episodes": max_evaluations, "target_value": target},
+        }
 
-    try:
-        _, message = on_rank_0(world, argument_errors()(checked), lambda config: {"config": dump_json(config)})
-    except CollectiveExit as ended:
-        raise (ended.__cause__ or SystemExit(ended.reason.status)) from None
-    config = parse_resolved(message["config"])
+    config = _config(world, data, f, initial_points)
     signals = Signals()
     try:
         return _run(world, signals, config, _parts(config, f, initial_points), callback)
     finally:
         signals.restore()
         world.poll = None
+
+
+def _config(
+    world: World, data: Callable[[], ConfigData], f: Callable[..., object], initial_points: str | Path | Points | None
+) -> Config:
+    """Return the config of the arguments of `minimize` on every rank; rank 0 validates it, builds the parts and warns.
+
+    Raises ConfigError on rank 0, SystemExit on the other ranks.
+    """
+
+    def checked() -> Config:
+        config = validate(data())
+        # Raises if f cannot be called so, or the algorithm or a point does not fit.
+        for text in rounding_warnings(config, _parts(config, f, initial_points).problem):
+            warnings.warn(text.replace("algorithm.kind", "algorithm"), stacklevel=6)  # where `minimize` is called
+        return config
+
+    try:
+        _, message = on_rank_0(world, argument_errors()(checked), lambda config: {"config": dump_json(config)})
+    except CollectiveExit as ended:
+        raise (ended.__cause__ or SystemExit(ended.reason.status)) from None
+    return parse_resolved(message["config"])
 
 
 def _parts(config: Config, f: Callable[..., object], initial_points: str | Path | Points | None) -> Parts:
