@@ -124,8 +124,8 @@ class Genomes:
         if state.generation:
             return state.shared["origin"]
         first_vector, is_only_one = self._first_vector
-        is_given = is_only_one or not np.array_equal(state.theta, first_vector)
-        return state.theta if is_given else state.shared["origin"]
+        is_common = is_only_one or not np.array_equal(state.theta, first_vector)
+        return state.theta if is_common else state.shared["origin"]
 
     @cached_property
     def _first_vector(self) -> tuple[Array, bool]:
@@ -334,9 +334,9 @@ class DeepGA(Strategy[Selected]):
         validated, episodes = self.validated(selected), self._validation_episodes
         if not episodes:
             return np.array([state.master["elite_mean"], *results.fitness[validated[1:]]])
-        measured = results.probe_fitness.reshape(len(validated), episodes)
-        finished = [fitness[~np.isnan(fitness)] for fitness in measured]
-        return np.array([fitness.mean() if len(fitness) else np.nan for fitness in finished])
+        by_candidate = results.probe_fitness.reshape(len(validated), episodes)
+        succeeded = [fitness[~np.isnan(fitness)] for fitness in by_candidate]
+        return np.array([fitness.mean() if len(fitness) else np.nan for fitness in succeeded])
 
     def _with_selection(self, after: State, state: State, order: Sequence[int], means: Float64) -> State:
         """Return the state with the new elite and parents; `means` are those of the elite and the best children."""

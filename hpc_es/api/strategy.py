@@ -104,19 +104,13 @@ def vector_options(
     }
 
 
-def _plain(parameters: Parameters) -> Parameters:
-    """Return the parameters with arrays, tuples and NumPy numbers as lists and numbers."""
-    return {
-        name: {
-            key: [getattr(item, "tolist", lambda item=item: item)() for item in value]
-            if isinstance(value, list | tuple | np.ndarray)
-            else value.item()
-            if isinstance(value, np.generic)
-            else value
-            for key, value in dict(options).items()
-        }
-        for name, options in parameters.items()
-    }
+def _plain(value: Any) -> Any:
+    """Return mappings, arrays, tuples and NumPy numbers as dicts, lists and numbers."""
+    if isinstance(value, Mapping):
+        return {name: _plain(item) for name, item in value.items()}
+    if isinstance(value, list | tuple | np.ndarray):
+        return [_plain(item) for item in value]
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _require_vector(name: str, values: Float64) -> None:
@@ -436,14 +430,15 @@ class CallerValues:
     def evaluate(self, vectors: Float64, seeds: Sequence[int], poll: Poll) -> list[EvaluationResult]:
         """Return the values that were passed to `tell`."""
         assert len(self.next) == len(vectors)
-        return [
-            constrained_result(
-                {"value": item[0], "constraints": item[1:]}, [f"c{i}" for i in range(len(item) - 1)], 0.0
-            )
-            if isinstance(item, list)
-            else result_of(item, 0.0)
-            for item in self.next
-        ]
+        results = []
+        for item in self.next:
+            if isinstance(item, list):
+                value, *constraints = item
+                names = [f"c{number}" for number in range(len(constraints))]
+                results.append(constrained_result({"value": value, "constraints": constraints}, names, 0.0))
+            else:
+                results.append(result_of(item, 0.0))
+        return results
 
     def close(self) -> None:
         """Do nothing."""

@@ -64,7 +64,7 @@ def _cases_to_draw(always: Sized, case_count: int) -> int:
 def echo(legacy: np.random.RandomState, min_length: int = 1, max_length: int = 6) -> CaseList:
     """Output the input; drawn with NumPy's legacy generator."""
     cases: CaseList = []
-    for _number in range(25):
+    for _ in range(25):
         length = int(legacy.randint(min_length, max_length + 1))
         sequence = (*legacy.randint(1, 27, length).tolist(), 0)
         cases.append((sequence, sequence))

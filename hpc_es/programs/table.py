@@ -223,23 +223,23 @@ def shortest(table: Table) -> str:
     """Return text with the shortest correct program of each task, its algorithm and the result of `check_program`."""
     lines = []
     for task in table.tasks:
-        known = [(cell.shortest, name) for (of, name), cell in table.cells.items() if of == task and cell.shortest]
+        cells = ((name, cell) for (cell_task, name), cell in table.cells.items() if cell_task == task)
+        known = [(*cell.shortest, name) for name, cell in cells if cell.shortest]
         if not known:
             lines.append(f"{task}  none")
             continue
-        best, name = min(known, key=lambda entry: len(entry[0][0]) if entry[0] else 0)
-        assert best
-        reward = "" if best[1] is None else f", R={best[1]:.6f}"
-        lines.append(f"{task}  {best[0]}  ({len(best[0])} characters, by {name}{reward}{_verdict(best[0], task)})")
+        program, reward, name = min(known, key=lambda entry: len(entry[0]))
+        reward_text = "" if reward is None else f", R={reward:.6f}"
+        lines.append(f"{task}  {program}  ({len(program)} characters, by {name}{reward_text}{_verdict(program, task)})")
     return "\n".join(lines) + "\n"
 
 
 def _verdict(program: str, task: str) -> str:
-    known = check_program(program, task)
-    if known is None:  # correct only with other options, such as another base
+    check = check_program(program, task)
+    if check is None:  # correct only with other options, such as another base
         return ""
-    form = f"; {known.shortest} does the same" if len(known.shortest) < len(program) else ""
-    return form + (f"; right in {known.solved} of {known.fresh} fresh cases" if known.fresh else "")
+    shorter = f"; {check.shortest} does the same" if len(check.shortest) < len(program) else ""
+    return shorter + (f"; correct in {check.solved} of {check.fresh} fresh cases" if check.fresh else "")
 
 
 DARK = 0.6  # success rate from which the text is white

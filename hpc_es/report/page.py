@@ -183,7 +183,7 @@ def chart(
                 "style": line.style,
                 "name": line.name,
                 "steps": line.steps,
-                "points": {key: [_short(column) for column in columns] for key, columns in line.points.items()},
+                "points": {key: [_rounded(column) for column in columns] for key, columns in line.points.items()},
             }
             for line in lines
         ],
@@ -224,7 +224,8 @@ def chart(
     )
 
 
-def _short(values: Sequence[float]) -> list[float | None]:
+def _rounded(values: Sequence[float]) -> list[float | None]:
+    """Return numbers with six digits, which a chart needs; None for those that JSON lacks."""
     return [float(f"{value:.6g}") if math.isfinite(value) else None for value in values]
 
 

@@ -453,7 +453,7 @@ class Rank0Alone:
             return time.perf_counter() < self._until
         if seconds > LONGEST_SECONDS:
             return False
-        from statistics import median  # which ranks that cannot be alone do not need
+        from statistics import median  # here, since few ranks need it
 
         is_faster = bool(self._seconds_alone) and median(self._seconds_alone) < median(self._seconds_together)
         if not is_faster:

@@ -186,9 +186,11 @@ def require_learned(parts: Parts, chunk: Chunk, learned: Sequence[Sequence[Array
     problem = parts.problem
     may_divide, combines = parts.cutting != "fixed" and parts.unit > 1, type(problem).unit is not ProblemDefaults.unit
     if may_divide and not combines and any(map(any, learned)):
-        text = f"found items in Outcome.learned, but cutting {parts.cutting!r} divides units of {parts.unit} jobs"
-        remedy = f"set cutting = 'fixed', or define unit(parts) in {type(problem).__name__}, which combines the parts"
-        raise RunError(f"task {parts.task.name}: {text} among chunks: {remedy} of a unit")
+        text = (
+            f"Outcome.learned has items, but cutting {parts.cutting!r} divides units of {parts.unit} jobs among chunks"
+        )
+        remedy = f"define unit(parts) in {type(problem).__name__}, which combines the parts of a unit"
+        raise RunError(f"task {parts.task.name}: {text}: set cutting = 'fixed', or {remedy}")
     starts = range(-chunk.offset, chunk.jobs, parts.unit)
     if len(learned) > len(starts):
         text = f"expected at most {_count(len(starts), 'item')} in Outcome.learned for a chunk of {chunk.jobs} jobs, "
@@ -285,8 +287,7 @@ class UpdateInputs:
     def unpack(cls, packed: bytes, row: np.dtype[np.void]) -> UpdateInputs:
         """Return the inputs from `pack`, with the columns of `row`, matched by name, except those of `report.info`.
 
-        Checkpoints of version 0.2 store no columns; theirs are those of this run. Raises CheckpointError if a column is
-        missing.
+        Old checkpoints store no columns; theirs are those of this run. Raises CheckpointError if a column is missing.
         """
         row = without_info(np.zeros(0, row)).dtype
         arrays = decode(np.frombuffer(packed, np.uint8))

@@ -157,16 +157,7 @@ def start_run(world: World, signals: Signals, config: Config, request: RunReques
         title = f"=== {now()}: rank {world.rank} of {world.size} on {world.host}, process {os.getpid()}"
         log = RankLog.open(directory, world.rank, title)
     try:
-        if prepared is None:
-            with quiet_stderr(True):  # rank 0 has shown its warnings
-                built = build_task(config, request.repetition)
-        else:
-            built = prepared.built
-        if (decision := current_decision()) is not None:
-            world.notes += [line for line in decision.lines(world) if line not in world.notes]
-        parts = build_parts(config, world, built, request.repetition, request.shared_noise)
-        if request.keeps_samples:
-            parts = replace(parts, algorithm=gradient_algorithm(parts.algorithm).with_samples())
+        parts = build_run(world, config, request, prepared.built if prepared else None)
 
         def call_on_rank_0(make: Callable[[], str]) -> str:
             return world.broadcast_text(make() if world.rank == 0 else None)
@@ -180,14 +171,7 @@ def start_run(world: World, signals: Signals, config: Config, request: RunReques
             profiler = Profiler(world, directory)
         if prepared is None:
             return Run(world, signals, config, request, parts, parts.initial(), None, log, profiler)
-        state, warnings = initial_state(parts, prepared, config)
-
-        from hpc_es.training.run_writer import RunWriter
-
-        opened = replace(prepared.opened, warnings=(*prepared.opened.warnings, *warnings))
-        writer = RunWriter(opened, config, parts.problem, world, request.triggers, request.show_progress)
-        with report_failure(world, writer):
-            writer.started(state, parts.task.name, request.repetition)
+        state, writer = start_writer(world, config, request, parts, prepared)
         return Run(world, signals, config, request, parts, state, writer, log, profiler)
     except BaseException:
         if log is not None:
@@ -195,6 +179,33 @@ def start_run(world: World, signals: Signals, config: Config, request: RunReques
         if prepared is not None:
             prepared.opened.lock.release()  # after the loss of a rank this one may start again
         raise
+
+
+def build_run(world: World, config: Config, request: RunRequest, built: BuiltTask | None) -> Parts:
+    """Return all parts, on every rank; `built` is the task that rank 0 has built already."""
+    if built is None:
+        with quiet_stderr(True):  # rank 0 has shown its warnings
+            built = build_task(config, request.repetition)
+    if (decision := current_decision()) is not None:
+        world.notes += [line for line in decision.lines(world) if line not in world.notes]
+    parts = build_parts(config, world, built, request.repetition, request.shared_noise)
+    if request.keeps_samples:
+        parts = replace(parts, algorithm=gradient_algorithm(parts.algorithm).with_samples())
+    return parts
+
+
+def start_writer(
+    world: World, config: Config, request: RunRequest, parts: Parts, prepared: PreparedRun
+) -> tuple[State, RunWriter]:
+    """Return the first state, and the writer, which has saved it if the run is new; on rank 0."""
+    from hpc_es.training.run_writer import RunWriter
+
+    state, warnings = initial_state(parts, prepared, config)
+    opened = replace(prepared.opened, warnings=(*prepared.opened.warnings, *warnings))
+    writer = RunWriter(opened, config, parts.problem, world, request.triggers, request.show_progress)
+    with report_failure(world, writer):
+        writer.started(state, parts.task.name, request.repetition)
+    return state, writer
 
 
 def initial_state(parts: Parts, prepared: PreparedRun, config: Config) -> tuple[State, Sequence[str]]:
