@@ -32,7 +32,7 @@ from hpc_es.devices.jax_setup import configured_jax, require_device
 from hpc_es.policies.networks.compiled_actor import CompiledActor, CompiledCall, SharedActor
 from hpc_es.policies.networks.feed_forward import PolicyOptions
 from hpc_es.policies.networks.heads import ActionHead, FirstOutputs, Head, PureHead
-from hpc_es.policies.networks.network import KEY, Backend, Network
+from hpc_es.policies.networks.network import KEY, Backend, Network, array_text
 
 FILE_SUFFIX = ".keras"
 SEED = "seed"
@@ -262,9 +262,11 @@ def _builder(options: Options, observations: ObservationSpec, outputs: int) -> C
             return function(observations, outputs, **keywords, **({SEED: seed} if takes_seed else {}))
         except ConfigError:
             raise
-        except Exception as error:  # of the user's code
-            text = f"{options.network} fails for observations {observations} and {outputs} outputs"
-            raise ConfigError([(KEY, f"{text}: {failure_from_error(error).text}")]) from error
+        except (Exception, SystemExit) as error:  # of the user's code
+            text = f"{options.network} fails for observations {array_text(observations)} and {outputs} outputs"
+            expected = f"expected a function of ({', '.join(['observations', 'outputs', *keywords])})"
+            text = f"{text}: {failure_from_error(error).text}: {expected} that returns a network"
+            raise ConfigError([(KEY, text)]) from error
 
     return call
 

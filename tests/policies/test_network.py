@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -214,14 +215,17 @@ ONES = {"w": np.ones(3, np.float32)}
         (pair(ONES, lambda p, x: p["w"]), "found float32[3] for an observation float32[3]"),
         (pair(ONES, lambda p, x: (p["w"] > 0)[:2]), "found bool[2]"),
         (pair(ONES, lambda p, x: (p["w"], x)), "found tuple of length 2"),
-        (pair(ONES, lambda p, x: p["w"] @ x[:2]), "apply of tests.helpers.own_networks:wrong fails: TypeError"),
+        (pair(ONES, lambda p, x: p["w"] @ x[:2]), "wrong fails for an observation float32[3]: TypeError: "),
+        (pair(ONES, lambda p, x: p["w"] @ x[0]), "expected a function of one observation, without a batch axis, that"),
         (pair(ONES, lambda p, x: p["w"] if x[0] > 0 else x), "TracerBoolConversionError"),
         (
             pair({"w": np.ones(3, int)}, lambda p, x: x[:2]),
             "own_networks:wrong, found 'w' int64[3]",
         ),
-        (pair({}, lambda p, x: x[:2]), "expected at least one parameter, an array, from"),
-        (lambda: 1 / 0, "fails for observations 3 and 2 outputs: ZeroDivisionError"),
+        (pair({}, lambda p, x: x[:2]), "expected at least one parameter, a floating-point array, from"),
+        (lambda: 1 / 0, "fails for observations float32[3] and 2 outputs: ZeroDivisionError"),
+        (sys.exit, "fails for observations float32[3] and 2 outputs: SystemExit"),
+        (lambda: 1 / 0, "expected a function of (observations, outputs) that returns a network"),
         (
             pair(ONES, lambda p, x: p["w"][:2] + np.random.rand(2).astype("f4")),
             "two calls of tests.helpers.own_networks:wrong with the same arguments differ",
@@ -239,6 +243,92 @@ def test_memory_that_changes_its_shape(monkeypatch: pytest.MonkeyPatch) -> None:
     text = "to return a memory like its memory(), {mean: float32[2], steps: float32[]}, found"
     monkeypatch.setattr(recurrent, "apply", lambda p, m, x: (p[0][0, :2], {**m, "steps": np.int32(1)}))
     assert text in returned(recurrent, monkeypatch)
+
+
+def linear(library: str, inputs: int, outputs: int) -> Any:
+    """A linear network of a library, whose parameters may be for other inputs; flax.linen has none of its own."""
+    import equinox
+    import jax
+    import keras
+    from flax import linen, nnx
+
+    if library == "keras":
+        return keras.Sequential([keras.layers.Input((inputs,)), keras.layers.Dense(outputs)])
+    if library == "linen":
+        return linen.Sequential([lambda x: x.reshape(inputs), linen.Dense(outputs)])
+    if library == "nnx":
+        return nnx.Linear(inputs, outputs, rngs=nnx.Rngs(0))
+    return equinox.nn.Linear(inputs, outputs, key=jax.random.key(0))
+
+
+LIBRARIES = ("keras", "linen", "nnx", "equinox")
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_outputs_of_each_library_that_do_not_fit(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "expected outputs float32[2] of tests.helpers.own_networks:wrong (a Box of 2), found float32[3] for an"
+    assert text in returned(lambda: linear(library, inputs=3, outputs=3), monkeypatch)
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_shapes_of_each_library_that_do_not_fit(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """flax.linen is called to create its parameters, and fails there."""
+    message = returned(lambda: linear(library, inputs=7, outputs=2), monkeypatch)
+    what = "init of tests.helpers.own_networks:wrong fails" if library == "linen" else "for an observation float32[3]"
+    assert what in message and "7" in message
+
+
+def whole_keras() -> Any:
+    import keras
+
+    class Whole(keras.layers.Layer):  # type: ignore[misc]
+        def build(self, shape: Any) -> None:
+            self.kernel = self.add_weight(shape=(3, 2), dtype="int32", initializer="ones", name="kernel")
+
+        def call(self, x: Any) -> Any:
+            return x @ keras.ops.cast(self.kernel, "float32")
+
+    return keras.Sequential([keras.layers.Input((3,)), Whole()])
+
+
+def whole_linen() -> Any:
+    from flax import linen
+
+    return linen.Dense(2, param_dtype=np.int32, kernel_init=lambda key, shape, dtype: np.ones(shape, dtype))
+
+
+def without_parameters() -> Any:
+    import keras
+
+    x = keras.Input((3,))
+    return keras.Model(x, x[:, :2])
+
+
+def without_outputs() -> Any:
+    import keras
+
+    class Silent(keras.Model):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.hidden = keras.layers.Dense(2)
+
+        def call(self, x: Any) -> Any:
+            self.hidden(x)
+
+    return Silent()
+
+
+@pytest.mark.parametrize(
+    ("build", "text"),
+    [
+        (whole_keras, "own_networks:wrong, found 'sequential/whole/kernel' int32[3, 2]: keep other arrays outside"),
+        (whole_linen, "own_networks:wrong, found 'bias' int32[2], 'kernel' int32[3, 2]: keep"),
+        (without_parameters, "expected at least one parameter, a floating-point array, from"),
+        (without_outputs, "expected a model that returns its outputs, found NoneType"),
+    ],
+)
+def test_parameters_and_outputs_that_cannot_be_used(build: Any, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert text in returned(build, monkeypatch)
 
 
 def torch_module() -> Any:
@@ -396,7 +486,7 @@ def stateful_equinox() -> Any:
     [
         (counting_nnx, "changes calls when it acts: expected a model whose outputs depend on its inputs only"),
         (random_nnx, "draws random numbers when it acts"),
-        (updating_linen, "fails: ModifyScopeVariableError"),
+        (updating_linen, "fails for an observation float32[3]: ModifyScopeVariableError"),
         (stateful_equinox, "is state, such as that of BatchNorm, which calls would return"),
     ],
 )

@@ -37,11 +37,13 @@ from hpc_es.policies.networks.jax_low_rank import with_factors
 from hpc_es.policies.networks.keras_networks import KerasNetwork
 from hpc_es.policies.networks.network import (
     KEY,
+    ONE_OBSERVATION,
     STATISTICS,
     Backend,
     Network,
     array_text,
     require_deterministic,
+    require_parameters,
     require_same_network,
     require_same_outputs,
     stochastic_error,
@@ -111,13 +113,7 @@ def named_arrays(key: str, name: str, tree: Any) -> dict[str, Any]:
     """
     paths, _ = jax.tree_util.tree_flatten_with_path(tree)
     arrays = {_path_text(path): leaf for path, leaf in paths if is_array(leaf)}
-    floating = [path for path, array in arrays.items() if jnp.issubdtype(array.dtype, jnp.floating)]
-    if len(floating) < len(arrays):
-        wrong = ", ".join(f"{path!r} {array_text(array)}" for path, array in arrays.items() if path not in floating)
-        text = f"expected floating-point parameters from {name}, found {wrong}"
-        raise ConfigError([(key, f"{text}: keep other arrays outside of the tree of parameters")])
-    if not arrays:
-        raise ConfigError([(key, f"expected at least one parameter, an array, from {name}, found none")])
+    require_parameters(key, name, arrays)
     return arrays
 
 
@@ -133,6 +129,17 @@ def _call(name: str, what: str, function: Callable[..., Any], *arguments: Any) -
         raise
     except Exception as error:  # of the user's code
         raise ConfigError([(KEY, f"{what} of {name} fails: {failure_from_error(error).text}")]) from error
+
+
+def _call_apply(name: str, observation: Any, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call or trace a network of the user for an observation; ConfigError if it raises."""
+    try:
+        return function(*arguments, observation)
+    except ConfigError:
+        raise
+    except Exception as error:  # of the user's code
+        text = f"apply of {name} fails for an observation {array_text(observation)}: {failure_from_error(error).text}"
+        raise ConfigError([(KEY, f"{text}: {ONE_OBSERVATION}")]) from error
 
 
 # Adapters
@@ -250,7 +257,7 @@ def _from_nnx(build: Build, built: Any, name: str, zeros: Any, frozen: bool) -> 
         return nnx.merge(graph, state, others)(observation), memory
 
     copy = nnx.merge(graph, *(jax.tree.map(lambda array: array, state) for state in (first, others)))
-    _call(name, "apply", copy, zeros)
+    _call_apply(name, zeros, copy)
     for (path, value), (_, after) in zip(values, nnx.to_flat_state(split(copy)[2]), strict=True):
         if any(one.tobytes() != other.tobytes() for one, other in zip(_bits(value), _bits(after), strict=True)):
             changed = "/".join(map(str, path))
@@ -299,7 +306,7 @@ def check(network: Network, again: Network, name: str, observations: Observation
     parts = {part: jax.ShapeDtypeStruct(shape, jnp.float32) for part, shape in network.layout.shapes.items()}
     observation = jax.ShapeDtypeStruct(observations.shape, observations.dtype)
     memory = network.memory()
-    result = _call(name, "apply", jax.eval_shape, network.apply, parts, memory, observation)
+    result = _call_apply(name, observation, jax.eval_shape, network.apply, parts, memory)
     after = result[1]
     expected = f"expected outputs float32[{outputs}] of {name} ({why})"
     if not is_array(result[0]):

@@ -17,7 +17,14 @@ from hpc_es.core.data import Array, Float32, ObservationSpec
 from hpc_es.core.errors import ConfigError, failure_from_error
 from hpc_es.core.policy import Tree
 from hpc_es.core.population import Layout
-from hpc_es.policies.networks.network import KEY, STATISTICS, Backend, stochastic_error
+from hpc_es.policies.networks.network import (
+    KEY,
+    STATISTICS,
+    Backend,
+    array_text,
+    require_parameters,
+    stochastic_error,
+)
 
 SEED_DTYPE = "uint32"  # of the states of random generators, which layers such as Dropout and LSTM have
 RATES = ("rate", "stddev", "dropout", "recurrent_dropout")  # of layers that draw random numbers in training
@@ -39,6 +46,7 @@ class KerasNetwork:
         self._build, self._name, self._observations = build, name, observations
         self._model = self._with_variables(model)
         _refuse_state(self._model, name, frozen)
+        require_parameters(KEY, name, {variable.path: variable for variable in self._model.trainable_variables})
         self._constants = [keras.ops.convert_to_numpy(variable) for variable in self._model.non_trainable_variables]
         self.layout = Layout({variable.path: tuple(variable.shape) for variable in self._model.trainable_variables})
         self._training = {"training": False} if _takes_training(self._model) else {}
@@ -73,7 +81,8 @@ class KerasNetwork:
                 raise ConfigError([(KEY, text)])
 
     def _failure_text(self, error: Exception) -> str:
-        return f"{self._name} fails on one observation {self._observations}: {failure_from_error(error).text}"
+        text = f"{self._name} fails for an observation {array_text(self._observations)}"
+        return f"{text}: {failure_from_error(error).text}: expected a model of a batch of one observation"
 
     def initial(self, rng: np.random.Generator) -> Float32:
         """Return the weights of a newly built model, float32[layout.size]."""
@@ -137,6 +146,8 @@ def _only(result: Any) -> Any:
     if isinstance(result, Sequence | Mapping):
         text = f"expected a model with one output, found {len(result)}: a recurrent model has an input for each of its"
         raise ConfigError([(KEY, f"{text} outputs, [observation, *memory] and [outputs, *memory]")])
+    if not hasattr(result, "shape"):
+        raise ConfigError([(KEY, f"expected a model that returns its outputs, found {type(result).__name__}")])
     return result
 
 

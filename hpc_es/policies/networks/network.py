@@ -12,7 +12,7 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from hpc_es.core.data import Array, Float32
+from hpc_es.core.data import Array, Float32, ObservationSpec
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.policy import Tree
 from hpc_es.core.population import Layout
@@ -20,6 +20,7 @@ from hpc_es.core.population import Layout
 Backend = Literal["jax", "tensorflow"]
 
 KEY = "policy.network"
+ONE_OBSERVATION = "expected a function of one observation, without a batch axis, that returns the outputs"
 STATISTICS = (
     "which only training updates, so they would keep their initial values: expected a layer without them, such as "
     "LayerNorm, or policy.frozen: true, which takes them as constants"
@@ -56,9 +57,23 @@ class Network(Protocol):
         ...
 
 
-def array_text(array: Array) -> str:
-    """Return dtype and shape of an array, or of an array of a library, such as "float32[2, 3]"."""
+def array_text(array: Array | ObservationSpec) -> str:
+    """Return dtype and shape of an array, an array of a library or an observation, such as "float32[2, 3]"."""
     return f"{array.dtype}[{', '.join(map(str, array.shape))}]"
+
+
+def require_parameters(key: str, name: str, arrays: Mapping[str, Array]) -> None:
+    """Raise ConfigError unless there are parameters, and all of them are floating-point arrays.
+
+    `key` and `name` are the config key and the function that the message names.
+    """
+    if not arrays:
+        text = f"expected at least one parameter, a floating-point array, from {name}, found none"
+        raise ConfigError([(key, text)])
+    if wrong := {part: array for part, array in arrays.items() if "float" not in str(array.dtype)}:
+        actual = ", ".join(f"{part!r} {array_text(array)}" for part, array in wrong.items())
+        text = f"expected floating-point parameters from {name}, found {actual}"
+        raise ConfigError([(key, f"{text}: keep other arrays outside of the parameters")])
 
 
 def stochastic_error(name: str, layer: str, kind: str) -> ConfigError:

@@ -18,6 +18,7 @@ from hpc_es.core.data import Array, ObservationSpec
 from hpc_es.core.errors import ConfigError, failure_from_error
 from hpc_es.policies.networks.network import (
     KEY,
+    ONE_OBSERVATION,
     Network,
     array_text,
     require_deterministic,
@@ -82,6 +83,6 @@ def _called(network: Network, name: str, parameters: Any, observation: Array) ->
         raise
     except Exception as error:  # of the user's code
         text = f"apply of {name} fails for an observation {array_text(observation)}"
-        raise ConfigError([(KEY, f"{text}: {failure_from_error(error).text}")]) from error
+        raise ConfigError([(KEY, f"{text}: {failure_from_error(error).text}: {ONE_OBSERVATION}")]) from error
     before = [array_text(np.asarray(leaf)) for leaf in tf.nest.flatten(memory)]
     return [np.asarray(leaf) for leaf in leaves], before

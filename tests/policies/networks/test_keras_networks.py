@@ -188,6 +188,24 @@ def test_outputs_that_do_not_fit_the_actions_are_refused() -> None:
     assert text in refusal(lambda: sequential(outputs=3))
 
 
+def test_inputs_and_weights_that_do_not_fit_are_refused() -> None:
+    import keras
+
+    class Whole(keras.layers.Layer):  # type: ignore[misc]
+        def build(self, shape: Any) -> None:
+            self.w = self.add_weight(shape=(5, 2), dtype="int32", initializer="ones", name="w", trainable=True)
+
+        def call(self, x: Any) -> Any:
+            return x @ keras.ops.cast(self.w, "float32")
+
+    message = refusal(lambda: keras.Sequential([keras.layers.Input((7,)), keras.layers.Dense(2)]))
+    assert f"{WRONG} fails for an observation float32[5]: ValueError" in message
+    assert "expected a model of a batch of one observation" in message
+    assert f"floating-point parameters from {WRONG}, found 'sequential/whole/w' int32[5, 2]" in refusal(
+        lambda: sequential(Whole())
+    )
+
+
 def test_stateful_layer_is_refused() -> None:
     def build() -> Any:
         import keras
