@@ -1,13 +1,15 @@
-"""Compiled episodes on a GPU: environment steps per second, and whether runs repeat their bits.
+"""Environments and networks on a GPU: environment steps per second, and whether runs repeat their bits.
 
-    python -m benchmarks.gpu [--device gpu] [--lanes 2048] [--generations 8]
+    python -m benchmarks.gpu [--device gpu] [--lanes 2048] [--candidates 64] [--generations 8]
     python -m benchmarks.gpu --device cpu --lanes 16          # without a GPU
 
-Runs Brax ant and Breakout of MinAtar twice on one rank, once on two ranks, and once on one rank with an interruption
-after half of the generations. All four must have the same parameters in the end. On one GPU the two ranks share it. The
-first quarter of the generations is not timed. If evosax is installed, its OpenAI-ES runs Brax ant with the same
-population on the same device. Needs the extra `jax-cuda`, or `jax` with --device cpu. Prints one row per environment,
-and writes benchmarks/results/gpu.json; the exit status is 1 if the parameters differ.
+Runs Brax ant and Breakout of MinAtar, which are compiled, and Pong of Atari with the network of `configs/es_pong.yaml`,
+twice on one rank, once on two, and once on one rank with an interruption after half of the generations. All four
+must have the same parameters in the end. On one GPU the two ranks share it. Games of Pong are played on the CPU, one
+for each of the candidates of a call. The first quarter of the generations is not timed. If evosax is installed, its
+OpenAI-ES runs Brax ant with the same population on the same device. Needs the extras `jax-cuda` and `atari`, or `jax`
+and `atari` with --device cpu. Prints one row per environment, and writes benchmarks/results/gpu.json; the exit status
+is 1 if the parameters differ.
 """
 
 from __future__ import annotations
@@ -30,12 +32,18 @@ from benchmarks.scaling import rate
 from hpc_es.devices import jax_setup
 from hpc_es.devices.placement import visible_gpus
 
-CONFIG = ROOT / "configs/es_jax_brax_ant.yaml"
-ENVIRONMENTS = {"brax:ant": ("task.env_kwargs={backend: spring}",), "gymnax:Breakout-MinAtar": ("task.env_kwargs={}",)}
+COMPILED, PONG = ROOT / "configs/es_jax_brax_ant.yaml", ROOT / "configs/es_pong.yaml"
+ENVIRONMENTS = {
+    "brax:ant": ("task.env_kwargs={backend: spring}",),
+    "gymnax:Breakout-MinAtar": ("task.env_kwargs={}",),
+    "atari:pong": ("noise={kind: counter}",),
+}
 STEPS = 200  # of an episode
-COMMON = (
-    *("policy.hidden_dims=[64, 64]", f"task.max_episode_steps={STEPS}", "evaluation.interval=0"),
-    *("report.plot_interval_seconds=0", "task.observation_normalization={enabled: false}"),
+FRAMES_PER_STEP = 4  # of Pong
+COMMON = ("evaluation.interval=0", "report.plot_interval_seconds=0", "mpi.ranks_per_gpu=2")
+OF_COMPILED = (
+    *("policy.hidden_dims=[64, 64]", f"task.max_episode_steps={STEPS}"),
+    "task.observation_normalization={enabled: false}",
 )
 RUNS = {"first": 1, "again": 1, "two_ranks": 2, "resumed": 1}  # number of ranks
 DIGITS = 12  # of a digest in the table
@@ -48,6 +56,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
     parser.add_argument("--device", choices=("gpu", "cpu"), default="gpu")
     parser.add_argument("--lanes", type=int, default=2048, help="episodes side by side, and jobs per call")
+    parser.add_argument("--candidates", type=int, default=64, help="candidates per call of the network for Pong")
     parser.add_argument("--generations", type=int, default=8)
     parser.add_argument("--environments", nargs="+", choices=ENVIRONMENTS, default=list(ENVIRONMENTS))
     options = parser.parse_args()
@@ -58,7 +67,8 @@ def main() -> int:
         print("on the CPU, as --device cpu says: the figures say nothing about a GPU")
     rows = []
     for env_id in options.environments:
-        row = measure(env_id, options.device, options.lanes, options.generations)
+        size = options.candidates if env_id == "atari:pong" else options.lanes
+        row = measure(env_id, options.device, size, options.generations)
         cells = (
             f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}" for name, value in row.items()
         )
@@ -81,19 +91,32 @@ def missing_device(device: str) -> str:
     return ""
 
 
-def measure(env_id: str, device: str, lanes: int, generations: int) -> dict[str, Any]:
+def job(env_id: str, size: int) -> tuple[Path, tuple[str, ...]]:
+    """Return the config of an environment, and its overrides with `size` episodes per call."""
+    if env_id == "atari:pong":
+        sizes = (f"policy.candidates_per_call={size}", f"mpi.chunk_size={size}")
+        return PONG, (*sizes, f"task.max_frames={STEPS * FRAMES_PER_STEP}")
+    return COMPILED, (*OF_COMPILED, f"task.env_id={env_id}", f"task.lanes={size}", f"task.jobs_per_call={size}")
+
+
+def measure(env_id: str, device: str, size: int, generations: int) -> dict[str, Any]:
     """Run an environment in all ways and return its row."""
-    population = 2 * lanes  # one call for each of two ranks
-    sizes = (f"task.lanes={lanes}", f"task.jobs_per_call={lanes}", f"algorithm.population_size={population}")
-    where = (f"device={device}", "mpi.ranks_per_gpu=2", f"task.env_id={env_id}")
-    overrides = (*COMMON, *ENVIRONMENTS[env_id], *sizes, *where)
+    population = 2 * size  # one call for each of two ranks
+    config, overrides = job(env_id, size)
+    overrides = (
+        *COMMON,
+        *overrides,
+        *ENVIRONMENTS[env_id],
+        f"algorithm.population_size={population}",
+        f"device={device}",
+    )
     rates, digests, line = {}, {}, ""
     with tempfile.TemporaryDirectory() as directory:
         for name, ranks in RUNS.items():
             output = Path(directory) / name
             if name == "resumed":
-                run(ranks, output, *overrides, f"stop={{generations: {generations // 2}}}")
-            line = run(ranks, output, *overrides, f"stop={{generations: {generations}}}")
+                run(config, ranks, output, *overrides, f"stop={{generations: {generations // 2}}}")
+            line = run(config, ranks, output, *overrides, f"stop={{generations: {generations}}}")
             rows = metrics(output)
             rates[name] = rate(rows[len(rows) // 4 :])
             digests[name] = json.loads((output / "result.json").read_text())["theta_sha256"][:DIGITS]
@@ -105,9 +128,9 @@ def measure(env_id: str, device: str, lanes: int, generations: int) -> dict[str,
     }
 
 
-def run(ranks: int, output: Path, *overrides: str) -> str:
+def run(config: Path, ranks: int, output: Path, *overrides: str) -> str:
     """Run a job to its end and return the line of its log that names the device."""
-    line = command(ranks, CONFIG, output, *overrides)
+    line = command(ranks, config, output, *overrides)
     ended = subprocess.run(line, cwd=ROOT, check=False, capture_output=True, text=True, timeout=SLOWEST)
     if ended.returncode:
         raise RuntimeError(f"{' '.join(line)} failed: {ended.stderr}")
