@@ -312,7 +312,9 @@ def inspect_text(content: JsonObject) -> str:
 def _value_text(value: object) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{name} {_value_text(item)}" for name, item in value.items())
-    if isinstance(value, int | float) and not isinstance(value, bool):
+    if isinstance(value, bool):
+        return str(value).lower()  # as in configs
+    if isinstance(value, int | float):
         return f"{value:,}"
     return "none" if value is None else str(value)
 

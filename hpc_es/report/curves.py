@@ -7,7 +7,7 @@ import os
 import re
 from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Literal
@@ -72,6 +72,7 @@ class RunCurves:
     path: Path
     config: ConfigData
     columns: Mapping[str, Float64]  # float64[rows] for each name in DRAWN; NaN where nothing was measured
+    best: ConfigData = field(default_factory=dict)  # best vector of a finished objective; {} if there is none
 
     @property
     def name(self) -> str:
@@ -156,10 +157,33 @@ def load(path: Path) -> RunCurves:
     columns = {name: np.frombuffer(column) for name, column in values.items()}
     if (columns["best_violation"] == 0).any():  # values of infeasible vectors cannot be compared with feasible ones
         columns["best_value"] = np.where(columns["best_violation"] > 0, np.nan, columns["best_value"])
-    run = RunCurves(path, _with_task_of_cycle(config, path), columns)
+    run = RunCurves(path, _with_task_of_cycle(config, path), columns, _best_vector(path, columns["best_value"]))
     if not all(run.series(COLUMNS[x], run.measure.y)[0].size for x in run.measure.panels):
         raise UserError(f"{path / JSONL} has no metrics yet; plot the run after its first generation")
     return run
+
+
+def _best_vector(path: Path, values: Float64) -> ConfigData:
+    """Return `best` of result.json; {} if the run has not finished, or was continued since then."""
+    try:
+        best = json.loads((path / "result.json").read_text(encoding="utf-8")).get("best")
+    except (OSError, ValueError, AttributeError):
+        return {}
+    is_last = isinstance(best, dict) and "x" in best and len(values) and values[-1] == best.get("value")
+    return best if is_last else {}
+
+
+def vector_text(x: Json, most: int) -> str:
+    """Return at most this many elements of a best vector as text, with the names and types of parameters."""
+    if isinstance(x, dict):
+        parts = [f"{name} = {_element_text(value)}" for name, value in x.items()]
+    else:
+        parts = [_element_text(value) for value in x] if isinstance(x, list) else []
+    return ", ".join(parts[:most]) + (f", ... ({len(parts)} numbers)" if len(parts) > most else "")
+
+
+def _element_text(value: Json) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else value if isinstance(value, str) else json.dumps(value)
 
 
 def repetition_number(path: Path) -> int:

@@ -1,6 +1,7 @@
 """Pictures of learning curves: the return against timesteps and wall time, one line per configuration.
 
-Objectives show the best value so far against evaluations, program searches the best reward against the number of
+Objectives show the best value so far against evaluations, and finished ones the best parameters if they have names;
+program searches the best reward against the number of
 programs executed. The runs of a group (`curves.grouped`) are averaged, and the shade is their standard deviation
 (n - 1); for a single run it is the standard deviation over the population.
 
@@ -13,6 +14,7 @@ of distinct programs per batch. Metrics that never change are left out.
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -42,6 +44,7 @@ from hpc_es.report.curves import (
     load,
     population,
     restarts,
+    vector_text,
 )
 from hpc_es.storage.files import run_error, written
 from hpc_es.storage.metrics_log import JSONL
@@ -52,6 +55,7 @@ PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 DASHES = ("-", "--", ":")  # after the last colour, the colours repeat with the next dash pattern
 MOST_MARKERS = 30
 LEGEND_LETTERS = 120  # per line of the legend
+MOST_PARAMETERS = 12  # of a best vector in the legend
 LOG_DECADES = 2  # positive values that span more decades get a logarithmic axis
 UNDATED: dict[str, dict[str, None]] = {"png": {}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}
 STYLE: dict[Any, Any] = {
@@ -300,7 +304,9 @@ def _group_label(group: RunGroup) -> str:
     """Return the label of a group, with its number of seeds if it has several runs."""
     label = group.label if len(group.label) <= 64 else f"{group.label[:63]}…"
     if len(group.runs) == 1:
-        return label
+        x = group.runs[0].best.get("x")
+        named = f": {vector_text(x, MOST_PARAMETERS)}" if isinstance(x, dict) else ""
+        return textwrap.fill(label + named, LEGEND_LETTERS) if named else label
     # Repetitions of one seed have different random numbers.
     seeds = len({(run.config.get("seed"), run.repetition) for run in group.runs})
     notes = [f"{seeds} seed{'s' if seeds > 1 else ''}"]

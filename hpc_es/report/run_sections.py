@@ -14,7 +14,7 @@ import yaml
 from hpc_es.config.yaml_text import Dumper
 from hpc_es.report.comparison import comparison_sections
 from hpc_es.report.curve_sections import ReportedGroup, curve_sections, groups_of
-from hpc_es.report.curves import VALUES, flat, shared_config
+from hpc_es.report.curves import VALUES, flat, shared_config, vector_text
 from hpc_es.report.page import (
     MISSING,
     Cell,
@@ -286,10 +286,9 @@ def _best_facts(run: RunSummary) -> list[tuple[str, str]]:
     """Return names and values of the best solution; [] if there is none."""
     best = run.result.get("best") or run.best_vector
     if isinstance(best, dict) and "x" in best:
-        x = best["x"]
-        parts = [f"{name} = {v:.6g}" for name, v in x.items()] if isinstance(x, dict) else [f"{v:.6g}" for v in x]
-        text = ", ".join(parts[:MOST_NUMBERS]) + (f", ... ({len(x)} numbers)" if len(x) > MOST_NUMBERS else "")
-        return [("value", number_text(float(best["value"]))), ("x", text)]
+        value, violation = number_text(float(best["value"])), best.get("violation")
+        violated = f", violation {number_text(float(violation))}" if violation else ""
+        return [("value", value + violated), ("x", vector_text(best["x"], MOST_NUMBERS))]
     if "best_program" in run.result:
         return [("reward", number_text(run.result.get("best_reward"))), ("program", str(run.result["best_program"]))]
     if run.result.get("best_return") is not None:

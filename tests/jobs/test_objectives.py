@@ -64,7 +64,9 @@ def test_example_function_is_identical_on_one_and_three_ranks(examples: Path, tm
 
 
 @pytest.mark.long
-def test_example_of_typed_parameters_is_identical_on_one_and_three_ranks(examples: Path, tmp_path: Path) -> None:
+def test_example_of_typed_parameters_is_identical_on_one_and_three_ranks(
+    examples: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     one = finished(1, examples / "mixed" / "tune.yaml", tmp_path / "one")
     finished(3, examples / "mixed" / "tune.yaml", tmp_path / "three")
     assert_same(tmp_path / "three", tmp_path / "one")
@@ -78,6 +80,11 @@ def test_example_of_typed_parameters_is_identical_on_one_and_three_ranks(example
     assert any(",4,64,gmres,true," in line and line.endswith(",0.0") for line in lines)
     assert cli.run(["export", str(tmp_path / "one"), str(tmp_path / "best.json")]) == 0
     assert json.loads((tmp_path / "best.json").read_text())["x"] == best
+    capsys.readouterr()
+    assert cli.run(["inspect", str(tmp_path / "one")]) == 0
+    assert "layers 4, grid 64, solver gmres, preconditioned true, tolerance" in capsys.readouterr().out
+    assert cli.run(["report", str(tmp_path / "one"), "-o", str(tmp_path / "report.html")]) == 0
+    assert "layers = 4, grid = 64, solver = gmres, preconditioned = true" in (tmp_path / "report.html").read_text()
 
 
 @pytest.mark.long

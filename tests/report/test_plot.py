@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 from hpc_es import cli
 from hpc_es.core.errors import RunError, UserError
 from hpc_es.report.curves import DRAWN, MOST_POINTS, Curve, average, evaluation, grouped, load, population
-from hpc_es.report.plot import _repetitions, figure, plot
+from hpc_es.report.plot import _group_label, _repetitions, figure, plot
 from hpc_es.storage.metrics_log import MetricsLog, Number
 from tests.helpers import runs
 
@@ -119,6 +119,17 @@ def test_legend_names_the_number_of_seeds_and_the_bands(tmp_path: Path) -> None:
     assert legend(runs) == [*key, "demo (3 seeds, 2 with evaluations)"]
     copy = make(tmp_path / "copy", [1, 2], seed=1)
     assert legend([tmp_path / "1", copy])[-1] == "demo (2 runs, 1 seed, 1 with evaluations)"
+
+
+def test_finished_objective_shows_its_best_parameters(tmp_path: Path) -> None:
+    run = make(tmp_path / "run", [-2.0])
+    row = json.loads((run / "metrics.jsonl").read_text())
+    (run / "metrics.jsonl").write_text(json.dumps({**row, "best_value": 2.5}) + "\n")
+    best = {"value": 2.5, "x": {"layers": 3, "rate": 0.1234567891, "solver": "cg", "fast": True}}
+    (run / "result.json").write_text(json.dumps({"best": best}))
+    assert _group_label(grouped([load(run)])[0]) == "demo: layers = 3, rate = 0.123457, solver = cg, fast = true"
+    (run / "result.json").write_text(json.dumps({"best": {**best, "value": 3.0}}))  # before the run was continued
+    assert _group_label(grouped([load(run)])[0]) == "demo"
 
 
 def test_directory_of_repetitions_loads_those_with_metrics(tmp_path: Path) -> None:
