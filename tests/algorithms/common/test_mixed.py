@@ -13,9 +13,12 @@ import numpy as np
 import pytest
 
 import hpc_es
-from hpc_es.algorithms.common.mixed import Categories, corrected, tail
+from benchmarks.functions.mixed import functions, ours
+from hpc_es.algorithms.common.mixed import Categories, MixedVector, corrected, tail
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.keys import Keys
+from hpc_es.tasks.functions.options import named_coordinates
+from hpc_es.tasks.functions.parameters import WholeNumbers
 from tests.helpers import toys
 
 STEPS = tuple(range(-3, 4))
@@ -69,22 +72,44 @@ def test_mean_on_the_only_threshold_keeps_its_factor() -> None:
     assert corrected(0.5, 1.0, 1e-9, *thresholds((0, 1), 0.5), alpha=0.01) == (0.5, 1.0)
 
 
+@pytest.mark.parametrize(
+    ("x", "levels"),
+    [((0.3, 0.45), (0, 0)), ((0.3001, 0.46), (1, 1)), ((-0.04, -5.0), (-1, 0)), ((9.0, 0.4500001), (3, 1))],
+)
+def test_evaluated_levels_are_those_of_cmaes(x: tuple[float, float], levels: tuple[int, int]) -> None:
+    """The levels of m + A (x - m), with the mean m = (0.2, 0.4) and the factors A = (3, 2).
+
+    (0.3, 0.45) lies on both thresholds, 0.5; x is moved by 1e-12 because of rounding.
+    """
+    coordinates = named_coordinates({"a": WholeNumbers(-3, 3), "b": WholeNumbers(0, 1)}, "reflect", 1.0)
+    assert coordinates.mixed is not None
+    mixed, widths, mean = MixedVector(2, coordinates.mixed, Keys(0)), np.array([7.0, 2.0]), np.array([0.2, 0.4])
+    theta = (mean - np.array([-3.5, -0.5])) / widths
+    shared = {"theta": theta, "margin": np.array([3.0, 2.0])}
+    sampled = mixed.candidates(shared, 0, [0], (np.array([x]) - 1e-12 - mean) / widths)
+    assert coordinates.to_objective(sampled)[0].tolist() == [list(levels)]
+
+
 WEIGHTS = np.array([0.6370425712, 0.2845702574, 0.0783871713, 0.0, 0.0, 0.0])
-GENERATIONS = (  # categories from the best sample to the worst; probabilities and Delta after the update
+PATH = (0.6795270553, -0.5360249500, -0.2688632349)  # s after the first generation
+GENERATIONS = (  # categories from the best sample to the worst; probabilities, Delta and gamma after the update
     (
         ((0, 1), (2, 0), (0, 0), (1, 1), (2, 1), (1, 0)),
         (0.6702660638, 0.0727998127, 0.2569341235, 0.3516687199),
         1.171250747,
+        0.821367205,
     ),
     (
         ((0, 0), (0, 1), (1, 0), (2, 1), (0, 1), (1, 1)),
         (0.8491623277, 0.0780378596, 0.0727998127, 0.7284699481),
         1.317590286,
+        0.9540708106,
     ),
     (
         ((0, 0), (0, 0), (0, 1), (2, 0), (1, 1), (2, 1)),
         (0.8544003745, 0.0727998127, 0.0727998127, 0.8544003745),
         1.157621909,
+        None,  # not known
     ),
 )
 
@@ -92,13 +117,19 @@ GENERATIONS = (  # categories from the best sample to the worst; probabilities a
 def test_probabilities_of_three_generations_are_those_of_cmaes() -> None:
     categories = Categories((3, 2), Keys(0))
     shared, master = categories.initial()
-    for samples, expected, trust in GENERATIONS:
+    for samples, expected, trust, weight in GENERATIONS:
         updated = categories.updated(shared["probabilities"], master, WEIGHTS, np.array(samples))
         shared, master = {**shared, **updated[0]}, {**master, **updated[1]}
         q = shared["probabilities"]
         assert q.tolist() == pytest.approx([*expected, 1 - expected[-1]], abs=2e-9)
         assert float(master["category_trust"]) == pytest.approx(trust, abs=1e-9)
-    assert float(master["category_weight"]) > 0.95 and categories.most_likely(q).tolist() == [0, 0]
+        if samples is GENERATIONS[0][0]:
+            assert master["category_path"].tolist() == pytest.approx(PATH, abs=1e-9)
+        if weight is not None:
+            assert float(master["category_weight"]) == pytest.approx(weight, abs=1e-9)
+        if samples is GENERATIONS[1][0]:
+            assert float(master["category_step"]) == pytest.approx(0.8537881428, abs=1e-9)
+    assert categories.most_likely(q).tolist() == [0, 0]
 
 
 def test_equal_samples_do_not_change_probabilities_at_their_own_frequency() -> None:
@@ -114,6 +145,22 @@ def test_samples_have_the_probabilities_and_depend_on_their_number_only() -> Non
         assert np.bincount(sampled[:, column]) / 4000 == pytest.approx(expected, abs=0.03)
     assert (categories.sample(q, 3, range(100, 104)) == sampled[100:104]).all()
     assert (categories.sample(q, 4, range(4)) != sampled[:4]).any()
+
+
+EVALUATIONS = {  # medians of 20 runs of the better one of CMAwM and CatCMAwM, n = 20
+    "SphereOneMax": 2490,
+    "SphereLeadingOnes": 2652,
+    "EllipsoidOneMax": 5652,
+    "EllipsoidLeadingOnes": 5922,
+    "SphereInt": 3768,
+    "EllipsoidInt": 8136,
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", EVALUATIONS)
+def test_functions_of_the_publication_need_about_the_evaluations_of_cmaes(name: str) -> None:
+    assert 0 < ours(functions(20)[name], name, 20, seed=100) < 1.3 * EVALUATIONS[name]
 
 
 OPTIMUM = {"layers": 3, "nodes": 40, "grid": 64, "solver": "gm, res", "preconditioned": True}
