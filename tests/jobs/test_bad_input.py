@@ -407,6 +407,70 @@ def test_check_calls_a_function_once_unless_disabled(
     assert not (tmp_path / "run").exists()
 
 
+TYPED = {
+    "layers": {"integer": True, "low": 1, "high": 8},
+    "solver": {"choices": ["cg", "gmres"]},
+}
+PARAMETERS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {  # options of the task, and the expected errors
+    "parameters": (
+        {
+            "parameters": {
+                "empty": {"choices": []},
+                "between": {"integer": True, "low": 0.2, "high": 0.8},
+                "zero": {"low": -1, "high": 1, "scale": "log"},
+                "job": {"boolean": True},
+            },
+            "constraints": ["a", "a"],
+        },
+        (
+            "task.parameters.empty.choices: expected at least 2 choices, found 0",
+            "task.parameters.between.low: is 0.2, but integer is true: expected a whole number",
+            "task.parameters.between.high: is 0.8, but integer is true: expected a whole number",
+            "task.parameters.zero.low: is -1, but scale is log: expected more than 0",
+            "task.parameters.job: is also a column of evaluations.csv",
+            "task.constraints: has a, which is also another constraint or a parameter",
+        ),
+    ),
+    "more constraints": (
+        {"parameters": TYPED, "constraints": 2},
+        ("task.function: the call of tests.jobs.test_bad_input:one_constraint with the first vector fails",),
+    ),
+    "no constraints": (
+        {"parameters": TYPED},
+        ("task.function: the call of tests.jobs.test_bad_input:one_constraint with the first vector fails",),
+    ),
+    "points in CSV": (
+        {"parameters": TYPED, "constraints": 1, "initial_points": "p.csv"},
+        ('task.initial_points: p.csv: line 2: layers is "x": expected a whole number from 1 to 8; line 3: solver is',),
+    ),
+    "points in JSON": (
+        {"parameters": TYPED, "constraints": 1, "initial_points": "p.json"},
+        ('task.initial_points: p.json: point 0: layers is "3": expected a whole number from 1 to 8; point 1: ',),
+    ),
+}
+
+
+def one_constraint(**parameters: Any) -> dict[str, Any]:
+    return {"value": 1.0, "constraints": [0.0]}
+
+
+@pytest.mark.parametrize("mistake", PARAMETERS)
+def test_check_reports_wrong_parameters_constraints_and_points(mistake: str, tmp_path: Path) -> None:
+    task, texts = PARAMETERS[mistake]
+    (tmp_path / "p.csv").write_text("layers,solver\nx,cg\n3,jacobi\n")
+    (tmp_path / "p.json").write_text('[{"layers": "3", "solver": "cg"}, {"layers": 3, "solver": 1}]')
+    function = {"kind": "function", "function": "tests.jobs.test_bad_input:one_constraint", **task}
+    lines = lines_of_check({"task": function, "algorithm": {"kind": "cma_es"}}, tmp_path)
+    assert len(lines) == len(texts) and all(any(line.startswith(text) for line in lines) for text in texts), lines
+
+
+def test_check_reports_a_name_that_stands_twice(tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text("task: {kind: function, parameters: {a: {low: 0, high: 1}, a: {low: 0, high: 2}}}\n")
+    with pytest.raises(ConfigError, match="the key 'a' stands twice"):
+        cli.run(["check", str(config)])
+
+
 def failing(x: Any) -> float:
     raise ValueError("no licence")
 
