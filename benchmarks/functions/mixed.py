@@ -197,7 +197,8 @@ def csv_text(rows: Sequence[Trial]) -> str:
 
 
 def markdown(rows: Sequence[Trial]) -> str:
-    """Return median evaluations of the successful runs as a table, with successes / runs where some failed."""
+    """Return median evaluations of the successful runs as a table, with the runs where some failed or are missing."""
+    most = max(int(row["seed"]) for row in rows) + 1
     contenders = list(dict.fromkeys(str(row["contender"]) for row in rows))
     lines = [f"| n | function | {' | '.join(contenders)} |", f"|---|---|{'---|' * len(contenders)}"]
     for n, name in dict.fromkeys((row["n"], row["function"]) for row in rows):
@@ -205,7 +206,7 @@ def markdown(rows: Sequence[Trial]) -> str:
         for contender in contenders:
             own = [row for row in rows if (row["contender"], row["n"], row["function"]) == (contender, n, name)]
             counts = [int(row["evaluations"]) for row in own if int(row["evaluations"]) >= 0]
-            share = "" if len(counts) == len(own) else f" ({len(counts)} of {len(own)})"
+            share = "" if len(counts) == len(own) == most else f" ({len(counts)} of {len(own)})"
             cells.append(f"{median(counts):,.0f}{share}" if counts else "-" if not own else share.strip())
         lines.append(f"| {n} | {name} | {' | '.join(cells)} |")
     return "\n".join(lines)
