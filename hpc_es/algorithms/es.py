@@ -106,14 +106,14 @@ class EvolutionStrategy(PairedStrategy):
         gradient = self.summed(results)[0]
         gradient /= scalar(evaluations * self.options.sigma if self.options.divide_by_sigma else evaluations)
         gradient_norm = norm(gradient)
-        descent = scalar(self.options.weight_decay) * theta
-        descent -= gradient
-        del gradient  # frees memory if theta is large
-        slots, step = optimizers.step(self.options.optimizer, state.master, descent)
-        new_theta = theta + step
+        for part in optimizers.parts_of(len(theta)):
+            np.subtract(scalar(self.options.weight_decay) * theta[part], gradient[part], out=gradient[part])
+        slots, step = optimizers.step(self.options.optimizer, state.master, gradient, results.overwrite)
+        update_ratio = norm(step) / max(norm(theta), 1e-12)
+        new_theta = np.add(theta, step, out=step)
         metrics = {
             "gradient_norm": gradient_norm,
-            "update_ratio": norm(step) / max(norm(theta), 1e-12),
+            "update_ratio": update_ratio,
             "theta_norm": norm(new_theta),
             "skipped_update": 0.0,
         }

@@ -26,10 +26,10 @@ Format 2 is an incremental checkpoint. In place of the arrays of State and of th
     /learned_from/NUMBER               uint8: the inputs of the update of one later generation, see `training/replay.py`
 
 HDF5's `flush` does not reach the disk, and if a process is killed while it updates a file, the file may open normally
-with a mixture of two generations. Therefore the image is built in memory, written under a temporary name
-(`.NAME.TOKEN.tmp.h5`), synced, read back and renamed, and the directory is synced. Readers check both digests before
-HDF5 reads the image. Equal content gives equal bytes. Text is not stored in attributes, which are limited to 64 KB, and
-nothing is pickled, so that reading runs no code from the file.
+with a mixture of two generations. Therefore the image is written under a temporary name (`.NAME.TOKEN.tmp.h5`),
+synced, read back and renamed, and the directory is synced; a small image is built in memory first. Readers check both
+digests before HDF5 reads the image. Equal content gives equal bytes. Text is not stored in attributes, which are
+limited to 64 KB, and nothing is pickled, so that reading runs no code from the file.
 """
 
 from __future__ import annotations
@@ -39,9 +39,10 @@ import errno
 import hashlib
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import BinaryIO
 from urllib.parse import quote, unquote
 
 import h5py
@@ -58,6 +59,7 @@ _MAGIC = b"hpc_es checkpoint\n"
 _HEADER_BYTES = 512  # the smallest user block HDF5 allows
 _SEALED_BYTES = 447
 _PIECE_BYTES = 1 << 20
+LARGE_BYTES = 1 << 26  # of arrays, from which HDF5 writes into the file itself in place of an image in memory
 _INCREMENT_FIELDS = ("base", "base_sha256", "theta_sha256", "state_sha256")
 _LEARNED_FROM, _FINAL = "learned_from", "final"
 _JSON_FIELDS = ("counters", "triggers", "identity", "file_lengths", "provenance")
@@ -123,19 +125,94 @@ def save(path: Path, snapshot: Snapshot) -> None:
 
     Raises RunError if the disk is full or not writable; an old file at `path` is then unchanged.
     """
-    image = _image(snapshot)
-    header = _header(INCREMENTAL if snapshot.increment else FULL, image)
+    version, header = INCREMENTAL if snapshot.increment else FULL, b""
+    is_large = not snapshot.increment and _array_bytes(snapshot) >= LARGE_BYTES
+
+    def write(file: BinaryIO) -> None:
+        nonlocal header
+        if not is_large:
+            image = _image(snapshot)
+            header = _header(version, len(image), hashlib.sha256(image).hexdigest())
+            file.write(header)
+            file.write(image)
+            return
+        file.write(bytes(_HEADER_BYTES))
+        with _ImageFile(file) as within:
+            _write_image(within, snapshot)
+        header = _header(version, file.seek(0, io.SEEK_END) - _HEADER_BYTES, _digest_after_header(file))
+        file.seek(0)
+        file.write(header)
 
     def check(written: Path) -> None:
         with written.open("rb") as file:
             same = file.read(_HEADER_BYTES) == header
-            digest = hashlib.sha256()
-            while piece := file.read(_PIECE_BYTES):
-                digest.update(piece)
-        if not same or digest.hexdigest().encode() not in header:
+            digest = _digest_after_header(file)
+        if not same or digest.encode() not in header:
             raise OSError(errno.EIO, "the file differs from what was written: wrong SHA-256 after reading it back")
 
-    files.replace(path, [header, image], check)
+    files.replace_by(path, write, check)
+
+
+def _array_bytes(snapshot: Snapshot) -> int:
+    best = snapshot.best.shared if snapshot.best else {}
+    groups = (snapshot.state.shared, snapshot.state.master, best, snapshot.final)
+    return sum(array.nbytes for arrays in groups for array in arrays.values())
+
+
+def _digest_after_header(file: BinaryIO) -> str:
+    """Return the SHA-256 of all bytes of a file after the header."""
+    file.seek(_HEADER_BYTES)
+    digest = hashlib.sha256()
+    while piece := file.read(_PIECE_BYTES):
+        digest.update(piece)
+    return digest.hexdigest()
+
+
+class _ImageFile:
+    """The bytes of a file after the header, as a file in which HDF5 writes and reads, without a copy in memory.
+
+    The first error of the file is raised at the end of a context, since HDF5 replaces it by another one.
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._error: OSError | None = None
+
+    def __enter__(self) -> _ImageFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._error is not None:
+            raise self._error
+
+    def tell(self) -> int:
+        return self._file.tell() - _HEADER_BYTES
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        start = _HEADER_BYTES if whence == io.SEEK_SET else 0
+        return self._keeping_error(lambda: self._file.seek(offset + start, whence)) - _HEADER_BYTES
+
+    def read(self, size: int = -1) -> bytes:
+        return self._file.read(size)
+
+    def readinto(self, buffer: memoryview) -> int:
+        return self._file.readinto(buffer)  # type: ignore[attr-defined, no-any-return]
+
+    def write(self, data: bytes) -> int:
+        return self._keeping_error(lambda: self._file.write(data))
+
+    def flush(self) -> None:
+        self._keeping_error(lambda: self._file.flush() or 0)
+
+    def truncate(self, size: int) -> int:
+        return self._keeping_error(lambda: self._file.truncate(size + _HEADER_BYTES))
+
+    def _keeping_error(self, call: Callable[[], int]) -> int:
+        try:
+            return call()
+        except OSError as error:
+            self._error = self._error or error
+            raise
 
 
 def load(path: Path) -> Snapshot:
@@ -144,17 +221,16 @@ def load(path: Path) -> Snapshot:
     Raises DamagedError if either is truncated or changed, and CheckpointError if the file is missing, not from hpc_es,
     or of a newer format.
     """
-    snapshot = _read(path, read_image(path))
+    snapshot, _ = _read(path)
     if (increment := snapshot.increment) is None:
         return snapshot
     base = path.with_name(increment.base)
     try:
-        image = read_image(base)
+        full, digest = _read(base)
     except CheckpointError as error:
         raise DamagedError(f"{path}: based on {base.name}, which cannot be loaded: {error}") from error
-    if hashlib.sha256(image).hexdigest() != increment.base_sha256:
+    if digest != increment.base_sha256:
         raise DamagedError(f"{path}: based on another version of {base.name}")
-    full = _read(base, image)
     same_best = snapshot.best and full.best and snapshot.best.generation == full.best.generation
     return replace(snapshot, state=full.state, best=full.best if same_best else snapshot.best)
 
@@ -166,9 +242,15 @@ def is_full(path: Path) -> bool:
     return True
 
 
-def _read(path: Path, image: bytes) -> Snapshot:
+def _read(path: Path) -> tuple[Snapshot, str]:
+    """Return a checkpoint and the digest of its image, which is not copied into memory."""
+    with _checked(path) as (file, digest):
+        return _read_image(path, file), digest
+
+
+def _read_image(path: Path, image: BinaryIO) -> Snapshot:
     try:
-        with h5py.File(io.BytesIO(image), "r") as file:
+        with _ImageFile(image) as within, h5py.File(within, "r") as file:
             return _snapshot(file)
     except (KeyError, OSError, RuntimeError, TypeError, ValueError) as error:
         raise CheckpointError(f"{path}: the digest is right, but the content cannot be read: {error}") from error
@@ -180,9 +262,8 @@ def image_sha256(path: Path) -> str:
         return dict(line.split(" ") for line in file.read(_HEADER_BYTES).decode().splitlines()[1:4])["image_sha256"]
 
 
-def _header(version: int, image: bytes | memoryview) -> bytes:
-    digest = hashlib.sha256(image).hexdigest()
-    lines = _MAGIC + f"format {version}\nimage_bytes {len(image)}\nimage_sha256 {digest}\n".encode()
+def _header(version: int, image_bytes: int, digest: str) -> bytes:
+    lines = _MAGIC + f"format {version}\nimage_bytes {image_bytes}\nimage_sha256 {digest}\n".encode()
     sealed = lines.ljust(_SEALED_BYTES - 1) + b"\n"
     return sealed + _seal(sealed)
 
@@ -191,21 +272,31 @@ def _seal(sealed: bytes) -> bytes:
     return hashlib.sha256(sealed).hexdigest().encode() + b"\n"
 
 
-def read_image(path: Path) -> bytes:
-    """Return the HDF5 image of a checkpoint after checking both digests; DamagedError, CheckpointError."""
-    try:
-        with path.open("rb") as file:
-            header, image = file.read(_HEADER_BYTES), file.read()
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from error
-    _check_header(path, header)
-    fields = dict(line.split(" ") for line in header.decode().splitlines()[1:4])
-    expected = int(fields["image_bytes"])
-    if len(image) != expected:
-        raise DamagedError(f"{path}: damaged: {len(image)} bytes after the header, expected {expected}")
-    if hashlib.sha256(image).hexdigest() != fields["image_sha256"]:
-        raise DamagedError(f"{path}: damaged: the SHA-256 of its content is not the one in its header")
-    return image
+def check_digests(path: Path) -> None:
+    """Check both digests of a checkpoint; DamagedError, CheckpointError."""
+    with _checked(path):
+        pass
+
+
+@contextlib.contextmanager
+def _checked(path: Path) -> Iterator[tuple[BinaryIO, str]]:
+    """Yield the open file and the digest of its image after checking both digests; DamagedError, CheckpointError."""
+    with contextlib.ExitStack() as stack:
+        try:
+            file = stack.enter_context(path.open("rb"))
+            header = file.read(_HEADER_BYTES)
+            size = file.seek(0, io.SEEK_END) - _HEADER_BYTES
+            digest = _digest_after_header(file)
+        except OSError as error:
+            raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from error
+        _check_header(path, header)
+        fields = dict(line.split(" ") for line in header.decode().splitlines()[1:4])
+        expected = int(fields["image_bytes"])
+        if size != expected:
+            raise DamagedError(f"{path}: damaged: {size} bytes after the header, expected {expected}")
+        if digest != fields["image_sha256"]:
+            raise DamagedError(f"{path}: damaged: the SHA-256 of its content is not the one in its header")
+        yield file, digest
 
 
 def _check_header(path: Path, header: bytes) -> None:
@@ -225,7 +316,12 @@ def _check_header(path: Path, header: bytes) -> None:
 
 def _image(snapshot: Snapshot) -> memoryview:
     memory = io.BytesIO()
-    with h5py.File(memory, "w") as file:
+    _write_image(memory, snapshot)
+    return memory.getbuffer()  # no further copy of large arrays
+
+
+def _write_image(target: io.BytesIO | _ImageFile, snapshot: Snapshot) -> None:
+    with h5py.File(target, "w") as file:
         file["generation"] = np.int64(snapshot.generation)
         if snapshot.best is not None:
             file["best/return_"] = np.float64(snapshot.best.return_)
@@ -241,7 +337,6 @@ def _image(snapshot: Snapshot) -> memoryview:
         _put_text(file, "config_hash", snapshot.config_hash)
         for name in _JSON_FIELDS:
             _put_text(file, name, json_text(getattr(snapshot, name)))
-    return memory.getbuffer()  # no further copy of large arrays
 
 
 def _put_states(file: h5py.File, snapshot: Snapshot) -> None:

@@ -103,7 +103,7 @@ def find(path: Path, full: bool = True) -> Path:
     With `full`, incremental checkpoints are excluded. Raises CheckpointError if there is none.
     """
     if path.is_file():
-        checkpoint.read_image(path)
+        checkpoint.check_digests(path)
         if full and not checkpoint.is_full(path):
             raise CheckpointError(_incremental_text(path))
         return path
@@ -112,7 +112,7 @@ def find(path: Path, full: bool = True) -> Path:
     damaged: dict[Path, DamagedError] = {}
     while candidates := [candidate for candidate in _candidates(path, full) if candidate not in damaged]:
         try:
-            checkpoint.read_image(candidates[-1])
+            checkpoint.check_digests(candidates[-1])
             return candidates[-1]
         except DamagedError as error:
             damaged[candidates[-1]] = error

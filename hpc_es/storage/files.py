@@ -9,6 +9,7 @@ import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
@@ -22,11 +23,20 @@ def replace(path: Path, pieces: Iterable[bytes | memoryview], check: Callable[[P
     `check` is called with the written file before it is renamed, and raises OSError to reject it. Raises RunError if
     the disk is full or not writable; the old file is then unchanged.
     """
+
+    def write(file: BinaryIO) -> None:
+        for piece in pieces:
+            file.write(piece)
+
+    replace_by(path, write, check)
+
+
+def replace_by(path: Path, write: Callable[[BinaryIO], None], check: Callable[[Path], None]) -> None:
+    """Replace the file atomically by what `write` writes into an empty one; see `replace`."""
     temporary = temporary_name(path)
     try:
-        with temporary.open("wb") as file:
-            for piece in pieces:
-                file.write(piece)
+        with temporary.open("w+b") as file:
+            write(file)
             file.flush()
             os.fsync(file.fileno())
         check(temporary)

@@ -151,7 +151,10 @@ class SharedArrays:
         self._known = {name: self._known[name] for name in unchanged}  # frees the others before new ones arrive
         to_send = {name: array for name, array in shared.items() if name not in self._known}
         self._known |= self._send(to_send) if self._world.size > 1 else to_send
-        return {name: self._known[name] for name in shared}
+        arrays = {name: self._known[name] for name in shared}
+        if self._world.rank == 0:  # others are sent again, and may be large
+            self._known = {name: array for name, array in arrays.items() if not array.flags.writeable}
+        return arrays
 
     def _send(self, arrays: Arrays) -> dict[str, Array]:
         """Broadcast large arrays one by one, and all small ones in one message."""

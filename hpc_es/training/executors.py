@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 # Over the rounds of a generation.
 SUMMED = ("policy_calls", *TIMES, "chunks", "arrays", "mixed", "evaluating", "given_up")
 
+PACKED_BYTES = 1 << 22  # of small arrays that are put together
 ALONE_SECONDS = 0.25  # that rank 0 runs generations alone before the next one on all ranks
 LONGEST_SECONDS = 0.05  # longest generation on all ranks for which messages matter
 COMPARED = 5  # recent generations on all ranks, and alone, whose median times are compared
@@ -337,8 +338,13 @@ class MpiExecutor(Executor):
         since = time.perf_counter()
         rank, size, count = self._world.rank, self._world.size, generation.blocks
         blocks, packed = dict[str, Array](), dict[str, Array]()
+        pending = dict[str, Array]()
         for block in range(count) if self._replicated else range(rank, count, size):
-            blocks |= _prefixed(f"block/{block}", generation.partial_update(block))
+            pending |= _prefixed(f"block/{block}", generation.partial_update(block))
+            if sum(array.nbytes for array in pending.values()) >= PACKED_BYTES:
+                blocks |= packed_arrays(pending)
+                pending = {}
+        blocks |= pending
         trained = [chunk.index for chunk in generation.chunks if chunk.purpose == "train"]
         for index in trained:
             if index in outcomes:
@@ -465,6 +471,17 @@ class Rank0Alone:
             self._to_trial = self._interval
         self._until = time.perf_counter() + ALONE_SECONDS
         return True
+
+
+def packed_arrays(arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """Return copies of arrays in one piece of memory, which can be freed at once unlike many small ones."""
+    memory, start, packed = np.empty(sum(array.nbytes for array in arrays.values()), np.uint8), 0, {}
+    for name, array in arrays.items():
+        stop = start + array.nbytes
+        packed[name] = memory[start:stop].view(array.dtype).reshape(array.shape)
+        packed[name][...] = array
+        start = stop
+    return packed
 
 
 def gathered_here(

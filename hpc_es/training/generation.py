@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from hpc_es.algorithms.common.optimizers import parts_of
 from hpc_es.core.data import (
     INFO,
     NO_FITNESS,
@@ -241,7 +242,7 @@ def update_state(
     finite.
     """
     after, metrics = algorithm.tell(before, results)
-    if not np.isfinite(after.theta).all():
+    if not all(np.isfinite(after.theta[part]).all() for part in parts_of(len(after.theta))):
         raise RunError(
             f"theta is not finite after generation {before.generation}: lower algorithm.optimizer.learning_rate and "
             "train into another --output; the existing checkpoints stay unchanged"

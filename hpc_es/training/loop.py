@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 AfterTrainStep = Callable[[Arrays, Mapping[str, float]], object]  # called with (sample, loss)
 
 RUN, EVALUATE, STOP, FAIL, REPLAY = 0, 1, 2, 3, 4  # commands of rank 0
+OVERWRITTEN = 1 << 22  # parameters of theta from which updates overwrite the optimizer's slots
 
 
 @dataclass(frozen=True)
@@ -297,7 +298,7 @@ class Training:
         """Return `update_state` of a state, with the earlier states of a delay line."""
         line, algorithm, problem = self.parts.delay_line, self.parts.algorithm, self.parts.problem
         if line is None:
-            return Update(units, *update_state(algorithm, problem, before, results, units))
+            return Update(units, *update_state(algorithm, problem, before, self._overwriting(results), units))
         after, merged, metrics = update_state(algorithm, problem, without_earlier(before), results, units)
         return Update(units, after, line.advance(before, merged), metrics)
 
@@ -353,7 +354,13 @@ class Training:
     def _update(self, results: Results[object], units: Sequence[Arrays]) -> None:
         """Ranks other than 0 in a replicated update; rank 0 has the same RunError and reports it."""
         with contextlib.suppress(RunError):
+            results = self._overwriting(results)
             _, self.state, _ = update_state(self.parts.algorithm, self.parts.problem, self.state, results, units)
+
+    def _overwriting(self, results: Results[object]) -> Results[object]:
+        """Allow the update to overwrite slots of the optimizer, without earlier states, if theta is large."""
+        is_large = self.state.theta.size >= OVERWRITTEN and self.parts.delay_line is None
+        return replace(results, overwrite=True) if is_large else results
 
     @contextlib.contextmanager
     def _failing_everywhere(self, before: Callable[[], None] = lambda: None) -> Iterator[None]:

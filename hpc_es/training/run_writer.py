@@ -240,6 +240,7 @@ class RunWriter(Recorder):
         )
         if self.replay is not None:
             self.message(self.replay.message)
+        self._opened = dataclasses.replace(self._opened, snapshot=None)  # frees memory after the first update
         if self._saved_generation < 0:
             self.save()
         else:

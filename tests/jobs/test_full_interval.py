@@ -12,11 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from hpc_es.algorithms.common import optimizers
 from hpc_es.commands.runs import checkpoint_content
 from hpc_es.core.errors import CheckpointError
 from hpc_es.report.saved_policy import read_policy
 from hpc_es.storage.checkpoint import is_full, load
 from hpc_es.storage.checkpoint_directory import Store, find
+from hpc_es.training import loop
 from tests.helpers import runs
 
 LARGE = (*runs.EVERY, "policy.hidden_dims=[64, 64]", "task.observation_normalization.enabled=true")
@@ -52,6 +54,16 @@ def killed(finished: Path) -> Path:
     for path in Store(run / "checkpoints").paths()[4:]:
         path.unlink()
     return run
+
+
+def test_updates_in_place_equal_those_that_copy(
+    reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As for theta of millions of parameters."""
+    monkeypatch.setattr(loop, "OVERWRITTEN", 0)
+    monkeypatch.setattr(optimizers, "STEP_PART", 1000)
+    runs.here(runs.tiny(tmp_path), tmp_path / "run", BETWEEN)
+    runs.assert_same(tmp_path / "run", reference)
 
 
 def whole(run: Path) -> list[bool]:

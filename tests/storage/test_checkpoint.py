@@ -226,9 +226,35 @@ def test_missing_file_is_a_checkpoint_error(tmp_path: Path) -> None:
 def test_other_content_with_a_valid_digest_is_refused(tmp_path: Path) -> None:
     write_foreign(tmp_path / "x.h5", "hdf5")
     image = (tmp_path / "x.h5").read_bytes()
-    (tmp_path / "x.h5").write_bytes(checkpoint._header(1, image) + image)
+    (tmp_path / "x.h5").write_bytes(checkpoint._header(1, len(image), hashlib.sha256(image).hexdigest()) + image)
     with pytest.raises(CheckpointError, match="the digest is right, but"):
         load(tmp_path / "x.h5")
+
+
+def test_large_arrays_are_written_without_a_copy_and_give_equal_bytes(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint, "LARGE_BYTES", 0)
+    monkeypatch.setattr(checkpoint, "_image", refuse)
+    save(tmp_path / "y.h5", full())
+    assert (tmp_path / "y.h5").read_bytes() == file.read_bytes()
+
+
+def test_full_disk_is_reported_for_large_arrays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """HDF5 replaces the error of the file by another one."""
+
+    def fail(self: Any, data: bytes) -> int:
+        return self._keeping_error(_raise_full_disk)  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(checkpoint, "LARGE_BYTES", 0)
+    monkeypatch.setattr(checkpoint._ImageFile, "write", fail)
+    with pytest.raises(RunError, match=r"y\.h5: cannot be written: No space left on device; free space"):
+        save(tmp_path / "y.h5", full())
+    assert not list(tmp_path.iterdir())
+
+
+def _raise_full_disk() -> int:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 # --- the store
@@ -371,16 +397,16 @@ def test_find_reports_why_there_is_no_checkpoint(store: Store, tmp_path: Path) -
 
 
 def test_find_retries_when_a_running_job_prunes(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    read = checkpoint.read_image
+    check = checkpoint.check_digests
     once = iter([True])
 
-    def prune_first(path: Path) -> bytes:
+    def prune_first(path: Path) -> None:
         if next(once, False):
             store.save(snapshot(40))
             path.unlink()
-        return read(path)
+        check(path)
 
-    monkeypatch.setattr(checkpoint, "read_image", prune_first)
+    monkeypatch.setattr(checkpoint, "check_digests", prune_first)
     assert find(store.directory).name == "checkpoint_0000000040.h5"
 
 

@@ -91,14 +91,22 @@ def slots_of(arrays: Arrays) -> Arrays:
     return {name: array for name, array in arrays.items() if name in SLOTS}
 
 
-def step(options: Options, slots: Arrays, gradient: Array) -> tuple[Arrays, Array]:
-    """Return the new slots and the step to add to theta, dtype[size], which descends along dtype[size] `gradient`."""
+def parts_of(size: int) -> Iterator[slice]:
+    """Yield slices of STEP_PART elements of a vector."""
+    for start in range(0, size, STEP_PART):
+        yield slice(start, min(start + STEP_PART, size))
+
+
+def step(options: Options, slots: Arrays, gradient: Array, overwrite: bool = False) -> tuple[Arrays, Array]:
+    """Return the new slots and the step to add to theta, dtype[size], which descends along dtype[size] `gradient`.
+
+    With `overwrite` those of large vectors take the place of the old slots and of the gradient, except for ClipUp.
+    """
     if len(gradient) <= STEP_PART or options.kind == "clipup":  # ClipUp needs the norm of the whole velocity
         return _step(options, slots, gradient)
-    new_slots = {name: np.empty_like(slot) for name, slot in slots.items()}
-    whole_step = np.empty_like(gradient)
-    for start in range(0, len(gradient), STEP_PART):
-        part = slice(start, start + STEP_PART)
+    new_slots = {name: slot if overwrite and slot.ndim else np.empty_like(slot) for name, slot in slots.items()}
+    whole_step = gradient if overwrite else np.empty_like(gradient)
+    for part in parts_of(len(gradient)):
         slot_parts = {name: slot[part] if slot.ndim else slot for name, slot in slots.items()}
         new_parts, whole_step[part] = _step(options, slot_parts, gradient[part])
         for name, slot in new_parts.items():

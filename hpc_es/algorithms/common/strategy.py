@@ -327,7 +327,14 @@ class PairedStrategy(Strategy[Weights], ABC):
         """Return the weighted sums of all blocks, dtype[powers, size]; 0 if there is no update."""
         if results.prepared.reason:
             return np.zeros((len(self.powers), self.problem.size), self.problem.dtype)
-        return np.concatenate([block["sums"] for block in results.blocks], axis=1)
+        sums, start = np.empty((len(self.powers), self.problem.size), self.problem.dtype), 0
+        for block in results.blocks:
+            stop = start + block["sums"].shape[1]
+            sums[:, start:stop] = block["sums"]
+            start = stop
+            if results.overwrite and isinstance(block, dict):
+                block.clear()  # frees memory
+        return sums
 
     def notices(self, state: State, results: Results[Weights], after: State) -> Sequence[str]:
         """Return why there was no update."""

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hpc_es.algorithms.common.optimizers import GRADIENT as SUMMED
-from hpc_es.algorithms.common.optimizers import Kind, Options, descend, initial_slots, step
+from hpc_es.algorithms.common.optimizers import STEP_PART, Kind, Options, descend, initial_slots, step
 from hpc_es.core.data import Arrays, Float32
 from hpc_es.core.errors import RunError
 from hpc_es.programs.policy_gradient import options as policy_gradient
@@ -145,6 +145,25 @@ def test_step_changes_none_of_its_arguments(kind: Kind) -> None:
     assert np.array_equal(first, second)
     assert np.array_equal(gradient, GRADIENT)
     assert all(np.array_equal(slots[name], copies[name]) for name in copies)
+
+
+@pytest.mark.parametrize("kind", ["adam", "rmsprop", "sgd", "none"])
+def test_step_in_place_equals_the_one_that_copies(kind: Kind) -> None:
+    options, size = Options(kind=kind), 2 * STEP_PART + 3
+    rng = np.random.default_rng(0)
+    slots, plain = initial_slots(options, size), initial_slots(options, size)
+    for _ in range(2):
+        gradient = rng.standard_normal(size).astype(np.float32)
+        plain, expected = step(options, plain, gradient)
+        own = gradient.copy()
+        before = dict(slots)
+        slots, change = step(options, slots, own, overwrite=True)
+        assert change is own
+        assert change.tobytes() == expected.tobytes()
+        assert {name: slot.tobytes() for name, slot in slots.items()} == {
+            n: slot.tobytes() for n, slot in plain.items()
+        }
+        assert all(slot is before[name] for name, slot in slots.items() if slot.ndim)
 
 
 @pytest.mark.parametrize("kind", KINDS)
