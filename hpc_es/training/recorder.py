@@ -257,8 +257,9 @@ class Recorder:
     def end_message(self, status: str, reason: str, generations: int, final: Mapping[str, float]) -> str:
         """Return the last line of a run; `final` has the results of the final evaluation, if there was one."""
         counters, searches = self.counters, needs(self.config).searches
-        is_objective = module("tasks", self.config.task.kind).OFFERS.values
-        jobs = "programs" if searches == "programs" else "evaluations" if is_objective else "episodes"
+        offered = module("tasks", self.config.task.kind).OFFERS
+        evaluates = offered.values or offered.measures_centre
+        jobs = "programs" if searches == "programs" else "evaluations" if evaluates else "episodes"
         used = f"{counters['timesteps']:,} timesteps"
         if jobs != "episodes":
             used = f"{counters['episodes']:,} {jobs}"

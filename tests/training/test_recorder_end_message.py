@@ -42,3 +42,12 @@ def test_value_of_a_minimum_at_zero_has_no_sign() -> None:
     recorder.best = evaluation
     line = recorder.end_message("finished", "stop.generations: 3", 3, {"final_return_mean": 0.0})
     assert line.endswith("  final evaluation 0  best evaluation 0")
+
+
+def test_jobs_of_models_are_evaluations() -> None:
+    problem: Any = None
+    task = {"kind": "model", "model": "tests.helpers.own_models:line"}
+    recorder = Recorder(validate({"task": task, "algorithm": {"kind": "es"}}), problem)
+    recorder.counters |= {"episodes": 64, "timesteps": 64, "failed_episodes": 1}
+    line = recorder.end_message("finished", "stop.generations: 1", 1, {})
+    assert line.endswith("after 1 generations, 64 evaluations, 1 failed evaluations")
