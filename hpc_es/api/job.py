@@ -44,6 +44,7 @@ from hpc_es.training.collective import (
     on_all_ranks,
     on_rank_0,
 )
+from hpc_es.training.compatibility import device_request
 from hpc_es.training.run import OnRow, RunRequest, run_once, with_recovery
 
 if TYPE_CHECKING:
@@ -305,6 +306,8 @@ def run_job(read_arguments: Callable[[], argparse.Namespace]) -> int:
     try:
         _, message = on_rank_0(world, lambda: _job_message(read_arguments()), dict)
         config = config_from_message(world, message)
+        if message["check"]:
+            _check(world, config, **message["check"])
         shard = Shard(*message["shard"]) if message["shard"] else None
         reason = run_experiment(world, signals, config, Path(message["output"]), message["resume"], shard)
     except CollectiveExit as ended:
@@ -314,23 +317,33 @@ def run_job(read_arguments: Callable[[], argparse.Namespace]) -> int:
     return reason.status
 
 
-def _job_message(options: argparse.Namespace) -> JsonObject | ExitReason:
-    """Return the message with the job for all ranks, or the reason to exit; called on rank 0."""
+def _job_message(options: argparse.Namespace) -> JsonObject:
+    """Return the message with the job for all ranks; called on rank 0."""
     config = valid_config(read(options.config, options.overrides), options.output)
     shard = Shard.parse(options.shard) if options.shard else None
     if shard is not None and config.repetitions == 1:
         raise UserError("--shard needs several repetitions, and the config has one: set repetitions")
     if shard is None and config.repetitions > 1:
         shard = Shard.of_array(os.environ)
-    if options.check:
-        from hpc_es.training.check import check
-
-        return ExitReason(check(config, options.ranks, options.output, options.call))
-    if options.ranks is not None:
+    if options.ranks is not None and not options.check:
         raise UserError("--ranks is only for --check; the launcher sets the ranks of a run: mpiexec -n 4, srun -n 64")
+    output = str(options.output) if options.output else None
     return {
         **config_message(config),
-        "output": str(options.output or config.output),
+        "output": output or str(config.output),
         "resume": options.resume,
         "shard": astuple(shard) if shard else None,
+        "check": {"ranks": options.ranks, "output": output, "call": options.call} if options.check else None,
     }
+
+
+def _check(world: World, config: Config, ranks: int | None, output: str | None, call: bool) -> NoReturn:
+    """Check the number of GPUs and, on rank 0, the config, and raise CollectiveExit; the arguments are for `check`."""
+    from hpc_es.devices.decision import check_number_of_gpus
+    from hpc_es.training.check import check
+
+    request = device_request(config)
+    if request is not None and world.size > 1:
+        on_all_ranks(lambda: check_number_of_gpus(world, request))
+    on_rank_0(world, lambda: ExitReason(check(config, ranks, Path(output) if output else None, call)))
+    raise AssertionError("on_rank_0 raises CollectiveExit")

@@ -122,11 +122,9 @@ def decide(world: World, request: DeviceRequest, only_checks: bool = False) -> D
     devices = [RankDevice(offer.host, offer.pid) for offer in offers]
     kind: Kind = "cpu" if request.device == "cpu" else "gpu"
     index: int | None = None
-    obstacles = (f"rank {n} ({offer.host}) {offer.obstacle}" for n, offer in enumerate(offers) if offer.obstacle)
-    reason = f"{request.key} is cpu" if kind == "cpu" else next(obstacles, "")
+    reason = f"{request.key} is cpu" if kind == "cpu" else _first_obstacle(offers)
     if not reason:
-        ranks = [RankGpus(offer.host, offer.node, offer.local, tuple(offer.gpus)) for offer in offers]
-        index = assign(ranks, request.ranks_per_gpu)[world.rank]
+        index = _assigned(offers, request)[world.rank]
     elif request.device == "auto":
         kind = "cpu"
     elif kind == "gpu" and not only_checks:
@@ -163,6 +161,28 @@ def _offer(world: World, request: DeviceRequest) -> _Offer:
     node = node_name(world.host, world.size, os.environ)
     obstacle = "" if request.device == "cpu" else _obstacle(request.library, len(visible.names))
     return _Offer(world.host, os.getpid(), node, local, visible.names, visible.source, obstacle, note)
+
+
+def check_number_of_gpus(world: World, request: DeviceRequest) -> None:
+    """Raise ConfigError, the same on every rank, if there are more ranks than GPUs; every rank of the world calls this.
+
+    Nothing is set up. Ranks without a GPU are accepted, as on a login node.
+    """
+    offers = [_Offer(**offer) for offer in _exchange(world, asdict(_offer(world, request)))]
+    if request.device != "cpu" and not _first_obstacle(offers):
+        _assigned(offers, request)
+
+
+def _first_obstacle(offers: Sequence[_Offer]) -> str:
+    """Return which rank cannot use a GPU and why; "" if all ranks can."""
+    obstacles = (f"rank {rank} ({offer.host}) {offer.obstacle}" for rank, offer in enumerate(offers) if offer.obstacle)
+    return next(obstacles, "")
+
+
+def _assigned(offers: Sequence[_Offer], request: DeviceRequest) -> list[int]:
+    """Return the index of the GPU of each rank; ConfigError if there are more ranks than GPUs."""
+    ranks = [RankGpus(offer.host, offer.node, offer.local, tuple(offer.gpus)) for offer in offers]
+    return assign(ranks, request.ranks_per_gpu)
 
 
 def _obstacle(library: Library, visible: int) -> str:

@@ -142,6 +142,23 @@ def test_ranks_share_gpus_only_up_to_ranks_per_gpu() -> None:
     assert ranks_print(3, program) == sorted(expected)
 
 
+def test_check_on_several_ranks_reports_more_ranks_than_gpus(tmp_path: Path) -> None:
+    program = f"""
+    import os, sys
+    os.environ["CUDA_VISIBLE_DEVICES"] = "0,1"
+    from hpc_es.devices import jax_setup
+    from hpc_es.main import main
+    jax_setup.has_cuda = lambda: True
+    sys.argv[1:] = [{str(tmp_path / "config.yaml")!r}, "--check"]
+    main()
+"""
+    config = "task: {kind: jax_episodes, env_id: 'gymnax:CartPole-v1'}\nstop: {generations: 1}"
+    (tmp_path / "config.yaml").write_text(config)
+    done = mpiexec(3, script(program))
+    text = f"expected at most 1 rank per GPU, found 3 ranks and 2 GPUs on {HOST}: start at most 2 ranks per node"
+    assert done.status == 2 and text in done.stderr, str(done)
+
+
 def test_gpu_failure_on_one_rank_is_reported_by_all_ranks() -> None:
     program = """
     def gpu_model():

@@ -152,10 +152,11 @@ stop: {generations: 1}
 """
 
 
-def test_more_ranks_than_gpus_are_refused_before_training(gpus: Cluster) -> None:
+@pytest.mark.parametrize("option", ["--check", "--resume=auto"])
+def test_more_ranks_than_gpus_are_refused_before_training(option: str, gpus: Cluster) -> None:
     config, run = gpus.shared / "crowded.yaml", gpus.shared / "crowded"
     config.write_text(CONFIG)
-    with step(gpus, 3, [*TRAINING, str(config), f"--output={run}"], *ONE_NODE, "--gpus-per-node=2") as job:
+    with step(gpus, 3, [*TRAINING, str(config), f"--output={run}", option], *ONE_NODE, "--gpus-per-node=2") as job:
         done = job.wait(60)
     assert done.status == 2, str(done)
     text = "mpi.ranks_per_gpu: is 1: expected at most 1 rank per GPU, found 3 ranks and 2 GPUs on n1: start at most 2"
