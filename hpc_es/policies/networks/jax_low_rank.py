@@ -19,7 +19,7 @@ import numpy as np
 from jax import lax
 
 from hpc_es.core.data import ObservationSpec
-from hpc_es.core.policy import Pure
+from hpc_es.core.policy import Pure, Tensor
 from hpc_es.core.population import Factorisation, Layout, Shape, own_shapes
 from hpc_es.policies.networks.jax_convolutions import Interpreter
 
@@ -31,9 +31,9 @@ class Factored:
     """The weight common + sum_k left[k] right[k], whose first axes are those of left, and whose last those of right."""
 
     name: str
-    common: Any  # [*first axes, *last axes]
-    left: Any  # [rank, *first axes]
-    right: Any  # [rank, *last axes]
+    common: Tensor  # [*first axes, *last axes]
+    left: Tensor  # [rank, *first axes]
+    right: Tensor  # [rank, *last axes]
 
     @property
     def first_axes(self) -> int:
@@ -41,11 +41,11 @@ class Factored:
         axes: int = self.left.ndim - 1
         return axes
 
-    def terms(self) -> list[tuple[Any, Any]]:
+    def terms(self) -> list[tuple[Tensor, Tensor]]:
         """Return left[k] and right[k] for each k."""
         return [(self.left[k], self.right[k]) for k in range(self.left.shape[0])]
 
-    def formed(self) -> Any:
+    def formed(self) -> Tensor:
         """Return the weight. For a low rank, sums of outer products take less time than a matrix product."""
         return sum((jnp.multiply.outer(left, right) for left, right in self.terms()), self.common)
 
@@ -181,7 +181,7 @@ def _leaves_of_parts(pure: Pure, layout: Layout) -> tuple[list[Any], Any]:
 # Rules: (parameters of the equation, *inputs) -> output, or None if the weight has to be formed.
 
 
-def _product(params: Mapping[str, Any], lhs: Any, rhs: Any) -> Any:
+def _product(params: Mapping[str, Any], lhs: Tensor, rhs: Tensor) -> Any:
     """`dot_general` over axes of one factor."""
     contracted, batch = params["dimension_numbers"]
     is_right = isinstance(rhs, Factored)
@@ -213,7 +213,7 @@ def _product(params: Mapping[str, Any], lhs: Any, rhs: Any) -> Any:
     return output if is_right else jnp.moveaxis(output, range(free), range(-free, 0))
 
 
-def _rows(params: Mapping[str, Any], weight: Any, indices: Any) -> Any:
+def _rows(params: Mapping[str, Any], weight: Tensor, indices: Any) -> Any:
     """`gather` of whole rows, such as those of an embedding."""
     numbers, sizes = params["dimension_numbers"], params["slice_sizes"]
     if not isinstance(weight, Factored) or weight.right.ndim != 2:
@@ -231,12 +231,12 @@ def _rows(params: Mapping[str, Any], weight: Any, indices: Any) -> Any:
     return output
 
 
-def _converted(params: Mapping[str, Any], weight: Any) -> Any:
+def _converted(params: Mapping[str, Any], weight: Tensor) -> Any:
     arrays = (array.astype(params["new_dtype"]) for array in (weight.common, weight.left, weight.right))
     return Factored(weight.name, *arrays)
 
 
-def _reshaped(params: Mapping[str, Any], weight: Any) -> Any:
+def _reshaped(params: Mapping[str, Any], weight: Tensor) -> Any:
     """`reshape` that does not join axes of different factors."""
     shape: Shape = params["new_sizes"]
     first = prod(weight.left.shape[1:])
@@ -248,7 +248,7 @@ def _reshaped(params: Mapping[str, Any], weight: Any) -> Any:
     return None
 
 
-def _transposed(params: Mapping[str, Any], weight: Any) -> Any:
+def _transposed(params: Mapping[str, Any], weight: Tensor) -> Any:
     """`transpose` of a matrix."""
     if tuple(params["permutation"]) != (1, 0) or weight.first_axes != 1:
         return None

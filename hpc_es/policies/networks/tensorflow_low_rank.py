@@ -15,6 +15,7 @@ import tensorflow as tf
 from tensorflow.python.framework import ops
 
 from hpc_es.core.data import ObservationSpec
+from hpc_es.core.policy import Tensor
 from hpc_es.core.population import Layout, own_shapes
 from hpc_es.policies.networks.network import Network
 
@@ -24,20 +25,20 @@ class Factored:
     """The weight common + sum_k left[k] right[k] (outer products)."""
 
     name: str
-    common: Any  # [*first axes, columns]
-    left: Any  # [rank, *first axes]
-    right: Any  # [rank, columns]
+    common: Tensor  # [*first axes, columns]
+    left: Tensor  # [rank, *first axes]
+    right: Tensor  # [rank, columns]
 
-    def terms(self) -> list[tuple[Any, Any]]:
+    def terms(self) -> list[tuple[Tensor, Tensor]]:
         """Return left[k] and right[k] for each k."""
         return list(zip(tf.unstack(self.left), tf.unstack(self.right), strict=True))
 
-    def formed(self) -> Any:
+    def formed(self) -> Tensor:
         """Return the weight."""
         return sum((left[..., tf.newaxis] * right for left, right in self.terms()), self.common)
 
 
-def apply_factored(network: Network, parameters: Mapping[str, Any], memory: Any, observation: Any) -> Any:
+def apply_factored(network: Network, parameters: Mapping[str, Tensor], memory: Tensor, observation: Tensor) -> Any:
     """Return (outputs, memory, names of formed weights) of a network whose parameters may be `Factored`."""
     arguments = dict(parameters), memory, observation
     leaves = [leaf for part in arguments for leaf in _leaves(part)]
@@ -48,7 +49,7 @@ def apply_factored(network: Network, parameters: Mapping[str, Any], memory: Any,
     values = {**captures, **dict(zip([key.ref() for key in graph.graph.inputs], leaves, strict=False))}
     formed: dict[str, None] = {}
 
-    def plain(value: Any) -> Any:
+    def plain(value: Tensor) -> Tensor:
         if not isinstance(value, Factored):
             return value
         formed[value.name] = None
@@ -66,19 +67,19 @@ def apply_factored(network: Network, parameters: Mapping[str, Any], memory: Any,
     return result, after, tuple(formed)
 
 
-def _leaves(tree: Any) -> list[Any]:
+def _leaves(tree: Tensor) -> list[Tensor]:
     """Return the leaves of a tree in the order of arguments of a function."""
     if isinstance(tree, Mapping):
         return [leaf for name in sorted(tree) for leaf in _leaves(tree[name])]
     return [tree] if isinstance(tree, Factored) else list(tf.nest.flatten(tree))
 
 
-def _spec(value: Any) -> Any:
+def _spec(value: Tensor) -> Any:
     array = value.common if isinstance(value, Factored) else tf.convert_to_tensor(value)
     return tf.TensorSpec(array.shape, array.dtype)
 
 
-def _created(operation: Any, inputs: Sequence[Any]) -> Sequence[Any]:
+def _created(operation: Any, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
     """Return the outputs of a copy of an operation with other inputs, in the graph that is being traced."""
     target: Any = ops.get_default_graph()
     attributes = {name: operation.node_def.attr[name] for name in operation.node_def.attr}
@@ -86,7 +87,7 @@ def _created(operation: Any, inputs: Sequence[Any]) -> Sequence[Any]:
         if value.HasField("func"):  # a loop, a condition or a call
             target._add_function_recursive(operation.graph._get_function(value.func.name))
     types = [tensor.dtype for tensor in operation.outputs]
-    outputs: Sequence[Any] = target._create_op_internal(
+    outputs: Sequence[Tensor] = target._create_op_internal(
         operation.type, inputs, types, attrs=attributes, op_def=operation.op_def
     ).outputs
     return outputs
@@ -97,7 +98,7 @@ def factored_names(network: Network, matrices: Sequence[str], observations: Obse
     layout, own = network.layout, own_shapes(network.layout, matrices, 1)
     formed: tuple[str, ...] = ()
 
-    def traced(common: Mapping[str, Any], parts: Mapping[str, Any], observation: Any) -> Any:
+    def traced(common: Mapping[str, Tensor], parts: Mapping[str, Tensor], observation: Tensor) -> Any:
         nonlocal formed
         memory = tf.nest.map_structure(tf.convert_to_tensor, network.memory())
         result, after, formed = apply_factored(network, parameters_of(layout, common, parts), memory, observation)
@@ -114,7 +115,7 @@ def factored_names(network: Network, matrices: Sequence[str], observations: Obse
     return tuple(name for name in matrices if name not in formed)
 
 
-def parameters_of(layout: Layout, common: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+def parameters_of(layout: Layout, common: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the parameters of one candidate by name; those in `common` are `Factored`."""
     parameters = {}
     for name, shape in layout.shapes.items():
@@ -129,7 +130,7 @@ def parameters_of(layout: Layout, common: Mapping[str, Any], own: Mapping[str, A
 # Rules: (operation, *inputs) -> output, or None if the weight has to be formed.
 
 
-def _product(operation: Any, lhs: Any, rhs: Any) -> Any:
+def _product(operation: Any, lhs: Tensor, rhs: Tensor) -> Any:
     """`MatMul` and `BatchMatMulV2` with a matrix on the right."""
     transposed = [operation.get_attr(name) for name in TRANSPOSES[operation.type]]
     if not isinstance(rhs, Factored) or isinstance(lhs, Factored) or transposed[0] or rhs.left.shape.rank != 2:
@@ -147,7 +148,7 @@ TRANSPOSES: Mapping[str, tuple[str, str]] = {
 }
 
 
-def _einsum(operation: Any, lhs: Any, rhs: Any) -> Any:
+def _einsum(operation: Any, lhs: Tensor, rhs: Tensor) -> Any:
     """`einsum` of two operands: that of three, the factors in place of the weight."""
     if not isinstance(rhs, Factored) or isinstance(lhs, Factored):
         return None
@@ -162,7 +163,7 @@ def _einsum(operation: Any, lhs: Any, rhs: Any) -> Any:
     return output
 
 
-def _rows(operation: Any, weight: Any, indices: Any, axis: Any) -> Any:
+def _rows(operation: Any, weight: Tensor, indices: Tensor, axis: Tensor) -> Any:
     """`gather` of rows, such as those of an embedding."""
     if not isinstance(weight, Factored) or operation.get_attr("batch_dims") or tf.get_static_value(axis) != 0:
         return None
@@ -172,12 +173,12 @@ def _rows(operation: Any, weight: Any, indices: Any, axis: Any) -> Any:
     return output
 
 
-def _converted(operation: Any, weight: Any) -> Any:
+def _converted(operation: Any, weight: Tensor) -> Any:
     dtype = operation.get_attr("DstT")
     return Factored(weight.name, *(tf.cast(array, dtype) for array in (weight.common, weight.left, weight.right)))
 
 
-def _reshaped(operation: Any, weight: Any, shape: Any) -> Any:
+def _reshaped(operation: Any, weight: Tensor, shape: Tensor) -> Any:
     """`reshape` that keeps the last axis."""
     sizes = operation.outputs[0].shape
     if not isinstance(weight, Factored) or not sizes.is_fully_defined() or sizes[-1] != weight.right.shape[-1]:

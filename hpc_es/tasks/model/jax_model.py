@@ -184,7 +184,7 @@ class Model:
             batch: Tree = jax.tree.map(_numbers, self._batches[source](*arguments))
         except Exception as error:  # of the user's code
             raise RunError(f"{source}({seed}) of {self.name} fails: {failure_from_error(error).text}") from error
-        shapes = jax.tree.map(shape_of, batch)
+        shapes = jax.tree.map(lambda array: jax.ShapeDtypeStruct(array.shape, array.dtype), batch)
         expected = self._shapes.setdefault(source, shapes)
         if shapes != expected:
             text = f"{source}({seed}) of {self.name} returns {tree_text(shapes)}, but an earlier call returned"
@@ -292,19 +292,9 @@ def _numbers(leaf: Any) -> Array:
     return array.astype(jax.dtypes.canonicalize_dtype(array.dtype), copy=False)
 
 
-def shape_of(array: Array) -> jax.ShapeDtypeStruct:
-    """Return shape and dtype of an array."""
-    return jax.ShapeDtypeStruct(array.shape, array.dtype)
-
-
 def tree_text(shapes: Any) -> str:
     """Return the structure, shapes and dtypes of a batch as text, such as "(float32[8, 64], int32[8])"."""
     return str(jax.tree.map(array_text, shapes)).replace("'", "")
-
-
-def tree_bytes(shapes: Any) -> int:
-    """Return the bytes of a tree of arrays with these shapes and dtypes."""
-    return sum(int(np.prod(leaf.shape)) * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
 
 
 def bytes_text(count: float) -> str:
@@ -363,7 +353,8 @@ class ScoreCall:
     @property
     def argument_bytes(self) -> int:
         """Bytes of the parameters and batches of a call."""
-        return tree_bytes((self._common, self._parts, self._batch))
+        leaves = jax.tree.leaves((self._common, self._parts, self._batch))
+        return sum(int(np.prod(leaf.shape)) * leaf.dtype.itemsize for leaf in leaves)
 
     def trace(self) -> None:
         """Trace the score; ConfigError if it fails, or does not return numbers."""
