@@ -23,7 +23,7 @@ from hpc_es.config.yaml_text import override, parse, read_yaml
 from hpc_es.core.data import ConfigData
 from hpc_es.core.errors import ConfigError, ConfigProblem
 from hpc_es.storage.results import budget
-from hpc_es.training.compatibility import needs
+from hpc_es.training.compatibility import needs, offers
 from hpc_es.tuning.space import Hyperparameters, Space, all_trials, as_text, grid_size, parse_space
 
 FINAL_RETURN = "final_return"
@@ -284,7 +284,7 @@ def check(plan: TuningPlan, ranks: int | None) -> None:
 def _unfit(config: Config, objective: str | ConfigData, ranks: int | None) -> Iterator[ConfigProblem]:
     """Yield why a valid config cannot be a trial."""
     programs = needs(config).searches == "programs"
-    if objective == FINAL_RETURN and config.policy is None:
+    if objective == FINAL_RETURN and config.policy is None and not offers(config).measures_centre:
         others = f"{BEST_REWARD!r} or {{{WEIGHT}: w}}" if programs else f"{{{WEIGHT}: w}}"
         yield "objective", f"a task without a policy has no final return: expected {others}, found {FINAL_RETURN!r}"
     elif objective == BEST_REWARD and not programs:

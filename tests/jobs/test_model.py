@@ -184,3 +184,15 @@ def test_every_strategy_on_vectors_improves_the_score(kind: str, tmp_path: Path)
     settings |= {"evaluation": {"interval": 1}, "report": {"plot_interval_seconds": 0}}
     rows = list(hpc_es.train(validate(settings), tmp_path / "run"))
     assert rows[-1]["evaluation_return_mean"] > rows[0]["evaluation_return_mean"]
+
+
+def test_tuning_ranks_the_trials_of_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    base = TINY.replace("sometimes_infinite", "line").replace("generations: 6", "generations: 2")
+    (tmp_path / "base.yaml").write_text(base)
+    (tmp_path / "tune.yaml").write_text("{base: base.yaml, space: {algorithm.optimizer.learning_rate: [0.001, 0.5]}}")
+    arguments = ("-m", "hpc_es", "tune", str(tmp_path / "tune.yaml"), "--output", str(tmp_path / "tuned"))
+    with start(1, arguments, None, ROOT) as job:
+        done = job.wait(120)
+    assert done.status == 0, str(done)
+    report = output(capsys, ["tune-report", str(tmp_path / "tuned")])
+    assert report.index("0.5") < report.index("0.001")  # the best trial comes first
