@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 # Over the rounds of a generation.
 SUMMED = ("policy_calls", *TIMES, "chunks", "arrays", "mixed", "evaluating", "given_up")
 
-PACKED_BYTES = 1 << 22  # of small arrays that are put together
+PACKED_BYTES = 1 << 26  # of small arrays that are put together, since only large ones are returned to the system
 ALONE_SECONDS = 0.25  # that rank 0 runs generations alone before the next one on all ranks
 LONGEST_SECONDS = 0.05  # longest generation on all ranks for which messages matter
 COMPARED = 5  # recent generations on all ranks, and alone, whose median times are compared
@@ -338,12 +338,14 @@ class MpiExecutor(Executor):
         since = time.perf_counter()
         rank, size, count = self._world.rank, self._world.size, generation.blocks
         blocks, packed = dict[str, Array](), dict[str, Array]()
-        pending = dict[str, Array]()
+        pending, pending_bytes = dict[str, Array](), 0
         for block in range(count) if self._replicated else range(rank, count, size):
-            pending |= _prefixed(f"block/{block}", generation.partial_update(block))
-            if sum(array.nbytes for array in pending.values()) >= PACKED_BYTES:
+            sums = _prefixed(f"block/{block}", generation.partial_update(block))
+            pending |= sums
+            pending_bytes += sum(array.nbytes for array in sums.values())
+            if pending_bytes >= PACKED_BYTES:
                 blocks |= packed_arrays(pending)
-                pending = {}
+                pending, pending_bytes = {}, 0
         blocks |= pending
         trained = [chunk.index for chunk in generation.chunks if chunk.purpose == "train"]
         for index in trained:
