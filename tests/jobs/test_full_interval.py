@@ -18,7 +18,7 @@ from hpc_es.core.errors import CheckpointError
 from hpc_es.report.saved_policy import read_policy
 from hpc_es.storage.checkpoint import is_full, load
 from hpc_es.storage.checkpoint_directory import Store, find
-from hpc_es.training import loop
+from hpc_es.training import executors, loop
 from tests.helpers import runs
 
 LARGE = (*runs.EVERY, "policy.hidden_dims=[64, 64]", "task.observation_normalization.enabled=true")
@@ -61,6 +61,7 @@ def test_updates_in_place_equal_those_that_copy(
 ) -> None:
     """As for theta of millions of parameters."""
     monkeypatch.setattr(loop, "OVERWRITTEN", 0)
+    monkeypatch.setattr(executors, "PACKED_BYTES", 0)
     monkeypatch.setattr(optimizers, "STEP_PART", 1000)
     runs.here(runs.tiny(tmp_path), tmp_path / "run", BETWEEN)
     runs.assert_same(tmp_path / "run", reference)

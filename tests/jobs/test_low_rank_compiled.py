@@ -22,6 +22,7 @@ VARIANTS = {
     "episodes, replicated": [*EPISODES, REPLICATED],
     "model": SCORES,
     "model, replicated": [*SCORES, REPLICATED],
+    "model, delay": [*SCORES, "algorithm.delay=1"],
     "episodes, full": [*EPISODES, "noise={kind: counter}"],
 }
 
@@ -33,12 +34,14 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
     return runs.trained_variants(tmp_path_factory.mktemp("low_rank"), variants)
 
 
-@pytest.mark.parametrize("variant", ["episodes", "model"])
-def test_results_depend_neither_on_ranks_nor_on_how_updates_are_shared(
-    done: Callable[[int], Path], variant: str
-) -> None:
+@pytest.mark.parametrize("variant", ["episodes", "model", "model, delay"])
+def test_results_do_not_depend_on_the_number_of_ranks(done: Callable[[int], Path], variant: str) -> None:
     for ranks in (2, 3):
         runs.assert_same(done(ranks) / variant, done(1) / variant)
+
+
+@pytest.mark.parametrize("variant", ["episodes", "model"])
+def test_results_do_not_depend_on_how_updates_are_shared(done: Callable[[int], Path], variant: str) -> None:
     runs.assert_same(done(3) / f"{variant}, replicated", done(1) / variant)
 
 
