@@ -56,6 +56,9 @@ def check(config: Config, ranks: int | None = None, output: Path | None = None, 
     if state is not None and not any(key == "output" for key, _ in problems):
         with problems.collect():
             _check_space(config, state, directory)
+    if state is not None and not problems and hasattr(problem, "check_memory"):
+        with problems.collect():
+            problem.check_memory({**state.shared, **state.master})
     differing: list[str] = []
     if source is not None:
         with problems.collect():

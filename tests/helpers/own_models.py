@@ -135,6 +135,29 @@ def integers() -> Any:
     return {**line(), "parameters": {"slope": np.zeros(2, np.float32), "steps": np.zeros(3, np.int32)}}
 
 
+def keras_integers() -> Any:
+    """A Keras model with a trainable variable of whole numbers."""
+    import keras
+
+    class Counting(keras.layers.Layer):
+        def build(self, shape: Any) -> None:
+            self.steps = self.add_weight(shape=(3, 2), dtype="int32", initializer="zeros", name="steps")
+
+        def call(self, x: Any) -> Any:
+            return x
+
+    return {**keras_line(), "parameters": keras.Sequential([keras.Input((2,)), Counting(), keras.layers.Dense(1)])}
+
+
+def keras_frozen() -> Any:
+    """A Keras model without a trainable variable."""
+    import keras
+
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.trainable = False
+    return {**keras_line(), "parameters": model}
+
+
 def without_score() -> Any:
     """No score."""
     return {"parameters": np.zeros(2), "batch": points}
@@ -153,6 +176,40 @@ def vector_score() -> Any:
 def nan_score() -> Any:
     """A score that is not finite."""
     return {**line(), "score": lambda parameters, batch: squares(parameters, batch)[0] * np.nan}
+
+
+def nan_batches() -> Any:
+    """Batches with a value that is not finite."""
+
+    def batch(seed: int) -> Any:
+        x, y = points(seed)
+        x[1, 0] = np.inf
+        return {"x": x, "y": y}
+
+    def score(parameters: Any, batch: Any) -> Any:
+        return squares(parameters, (batch["x"], batch["y"]))
+
+    return {"parameters": line()["parameters"], "score": score, "batch": batch}
+
+
+def keras_nan_score() -> Any:
+    """A Keras model whose score is not finite."""
+    return {**keras_line(), "score": lambda model, batch: model(batch[0]).sum() * np.nan}
+
+
+def keras_random_score() -> Any:
+    """A Keras model whose score differs from call to call."""
+    return {**keras_line(), "score": lambda model, batch: model(batch[0]).sum() - next(COUNTER)}
+
+
+def keras_growing_batches() -> Any:
+    """A Keras model with batches of changing shape."""
+    return {**keras_line(), "batch": lambda seed: points(seed, 8 + seed)}
+
+
+def random_metrics() -> Any:
+    """A metric that differs from call to call."""
+    return {**line(), "score": lambda parameters, batch: (squares(parameters, batch)[0], {"absolute": next(COUNTER)})}
 
 
 def random_score() -> Any:

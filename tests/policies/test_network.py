@@ -321,8 +321,8 @@ def without_outputs() -> Any:
 @pytest.mark.parametrize(
     ("build", "text"),
     [
-        (whole_keras, "own_networks:wrong, found 'sequential/whole/kernel' int32[3, 2]: keep other arrays outside"),
-        (whole_linen, "own_networks:wrong, found 'bias' int32[2], 'kernel' int32[3, 2]: keep"),
+        (whole_keras, "own_networks:wrong, found 'sequential/whole/kernel' int32[3, 2] (24 bytes): keep"),
+        (whole_linen, "own_networks:wrong, found 'bias' int32[2] (8 bytes), 'kernel' int32[3, 2] (24 bytes): keep"),
         (without_parameters, "expected at least one parameter, a floating-point array, from"),
         (without_outputs, "expected a model that returns its outputs, found NoneType"),
     ],

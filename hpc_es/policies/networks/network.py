@@ -6,6 +6,7 @@ observations and the memory of episodes are the policy's task: see `compiled_act
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from typing import Literal, Protocol
@@ -71,9 +72,14 @@ def require_parameters(key: str, name: str, arrays: Mapping[str, Array]) -> None
         text = f"expected at least one parameter, a floating-point array, from {name}, found none"
         raise ConfigError([(key, text)])
     if wrong := {part: array for part, array in arrays.items() if "float" not in str(array.dtype)}:
-        actual = ", ".join(f"{part!r} {array_text(array)}" for part, array in wrong.items())
+        actual = ", ".join(f"{part!r} {array_text(array)} ({_bytes(array):,} bytes)" for part, array in wrong.items())
         text = f"expected floating-point parameters from {name}, found {actual}"
         raise ConfigError([(key, f"{text}: keep other arrays outside of the parameters")])
+
+
+def _bytes(array: Array) -> int:
+    """Return the bytes of an array, or of a variable of Keras, whose dtype is a name."""
+    return math.prod(array.shape) * (np.dtype(array.dtype) if isinstance(array.dtype, str) else array.dtype).itemsize
 
 
 def stochastic_error(name: str, layer: str, kind: str) -> ConfigError:

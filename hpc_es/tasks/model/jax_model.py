@@ -35,7 +35,7 @@ from hpc_es.policies.network import restored_generators, seed_generators
 from hpc_es.policies.networks.jax_convolutions import convolving_in_turn
 from hpc_es.policies.networks.jax_low_rank import formed_weights, with_factors
 from hpc_es.policies.networks.jax_networks import is_array, named_arrays
-from hpc_es.policies.networks.network import array_text
+from hpc_es.policies.networks.network import array_text, require_parameters
 
 KEY = "task.model"
 REQUIRED, OPTIONAL = ("parameters", "score", "batch"), ("validation",)
@@ -114,9 +114,11 @@ class KerasParameters:
         if stateful:
             text = f"the layer {stateful[0]!r} of {name} is stateful, which compiled calls cannot keep"
             raise ConfigError([(KEY, f"{text}: expected stateful=False")])
-        self._model = model
+        variables = {variable.path: variable.value for variable in model.trainable_variables}
+        require_parameters(KEY, name, variables)
+        self._model, self._dtypes = model, {path: array.dtype for path, array in variables.items()}
         self._constants = [keras.ops.convert_to_numpy(variable) for variable in model.non_trainable_variables]
-        self.layout = Layout({variable.path: tuple(variable.shape) for variable in model.trainable_variables})
+        self.layout = Layout({path: tuple(array.shape) for path, array in variables.items()})
         parameters = inspect.signature(model.call).parameters.values()
         takes_training = any(one.name == "training" or one.kind is one.VAR_KEYWORD for one in parameters)
         self._training = {"training": False} if takes_training else {}
@@ -130,7 +132,7 @@ class KerasParameters:
         return dict(zip(self.layout.shapes, map(keras.ops.convert_to_numpy, variables), strict=True))
 
     def candidate(self, parts: Mapping[str, Array]) -> Any:
-        weights = [parts[path] for path in self.layout.shapes]
+        weights = [jnp.asarray(parts[path]).astype(dtype) for path, dtype in self._dtypes.items()]
 
         def call(*inputs: Any, **keywords: Any) -> Any:
             return self._model.stateless_call(weights, self._constants, *inputs, **{**self._training, **keywords})[0]
@@ -187,8 +189,9 @@ class Model:
         shapes = jax.tree.map(lambda array: jax.ShapeDtypeStruct(array.shape, array.dtype), batch)
         expected = self._shapes.setdefault(source, shapes)
         if shapes != expected:
-            text = f"{source}({seed}) of {self.name} returns {tree_text(shapes)}, but an earlier call returned"
-            raise RunError(f"{text} {tree_text(expected)}: expected batches of one shape, since calls are compiled")
+            text = f"{source}({seed}) of {self.name} returns {sized_text(shapes)}, but an earlier call returned"
+            remedy = "expected batches of one shape, since calls are compiled: pad them, or drop an incomplete one"
+            raise RunError(f"{text} {sized_text(expected)}: {remedy}")
         return batch
 
     def shapes(self, source: Source) -> Any:
@@ -297,6 +300,26 @@ def tree_text(shapes: Any) -> str:
     return str(jax.tree.map(array_text, shapes)).replace("'", "")
 
 
+def sized_text(shapes: Any) -> str:
+    """Return the text of `tree_text` and the number of bytes, such as "(float32[8, 2], int32[8]) (96 bytes)"."""
+    return f"{tree_text(shapes)} ({bytes_text(tree_bytes(shapes))})"
+
+
+def tree_bytes(shapes: Any) -> int:
+    """Return the bytes of a tree of arrays with these shapes and dtypes."""
+    return sum(int(np.prod(leaf.shape)) * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
+
+
+def not_finite_text(tree: Any) -> str | None:
+    """Return a description of the first array of a tree with values that are not finite; None if there is none."""
+    for path, array in jax.tree_util.tree_flatten_with_path(tree)[0]:
+        count = array.size - int(np.count_nonzero(np.isfinite(array)))
+        if count:
+            name = jax.tree_util.keystr(path, simple=True, separator="/")
+            return f"{count:,} of {array.size:,} values of {name} {sized_text(array)} are not finite"
+    return None
+
+
 def bytes_text(count: float) -> str:
     """Return a number of bytes as text, such as "12.3 MB"."""
     for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
@@ -353,8 +376,7 @@ class ScoreCall:
     @property
     def argument_bytes(self) -> int:
         """Bytes of the parameters and batches of a call."""
-        leaves = jax.tree.leaves((self._common, self._parts, self._batch))
-        return sum(int(np.prod(leaf.shape)) * leaf.dtype.itemsize for leaf in leaves)
+        return tree_bytes((self._common, self._parts, self._batch))
 
     def trace(self) -> None:
         """Trace the score; ConfigError if it fails, or does not return numbers."""

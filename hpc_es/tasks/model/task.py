@@ -295,11 +295,11 @@ class ModelProblem(VectorProblemDefaults):
     def check(self) -> None:
         """Compare calls of the user's functions, and compile; ConfigError if they differ, fail or need much memory."""
         try:
-            self._require_memory(self._task.training_call().argument_bytes)
+            self._require_memory(self._task.training_call().argument_bytes, 4 * self.layout.size)
             self._require_same_batches()
             self._task.training_call().trace()
+            self._require_memory(self._task.training_call().total_bytes(), 4 * self.layout.size)
             self._require_deterministic_score()
-            self._require_memory(self._task.training_call().total_bytes())
         except RunError as error:  # of `Model.data`
             raise ConfigError([(KEY, str(error))]) from error
         self._require_same_model()
@@ -315,37 +315,56 @@ class ModelProblem(VectorProblemDefaults):
 
     def _require_deterministic_score(self) -> None:
         """Score the initial parameters in two calls, which are traced and compiled separately."""
-        from hpc_es.tasks.model.jax_model import ScoreCall
+        from hpc_es.tasks.model.jax_model import ScoreCall, not_finite_text, sized_text
 
         model = self._task.model
         source = model.evaluation_source
         parts = self.layout.split(self.initial(self._keys.generator(Purpose.INITIAL_PARAMETERS)))
         batch = model.data(source, 0)
         calls = self._task.single_call(source), ScoreCall(model, source, None)
-        (first, _), (second, _) = (call.compute(parts, batch, lambda: None) for call in calls)
+        (first, metrics), (second, others) = (call.compute(parts, batch, lambda: None) for call in calls)
         if not np.isfinite(first):
-            text = f"the score of the initial parameters is {first} on a batch of {source} of {model.name}"
-            raise ConfigError([(KEY, f"{text}: expected a finite number")])
-        if first != second:
+            text = f"expected a finite score of the initial parameters, found {first} on {source}(0) of {model.name}, "
+            cause = not_finite_text({"parameters": parts, source: batch})
+            remedy = f"correct them: {cause}" if cause else "look for overflow, division by 0 and logarithms in score"
+            raise ConfigError([(KEY, f"{text}{sized_text(model.shapes(source))}: {remedy}")])
+        if first != second or not np.array_equal(metrics, others, equal_nan=True):
             text = f"two calls of score of {model.name} with the same arguments return {first:.9g} and {second:.9g}"
+            if first == second:
+                text = f"two calls of score of {model.name} with the same arguments return other metrics"
             raise ConfigError([(KEY, f"{text}: expected no random numbers, unless from a key in the batch")])
 
-    def _require_memory(self, needed: int) -> None:
-        """Raise ConfigError if a call needs more bytes than the device has; GPUs of other nodes are not checked."""
+    def check_memory(self, state: Mapping[str, Array]) -> None:
+        """Raise ConfigError if the arrays of a state and a call need more memory than there is."""
+        self._require_memory(self._task.training_call().total_bytes(), sum(array.nbytes for array in state.values()))
+
+    def _require_memory(self, call: int, state: int) -> None:
+        """Raise ConfigError if a rank needs more memory for a call and the state of the search, both in bytes.
+
+        On a GPU the state is in the memory of the machine. GPUs of other nodes are not checked.
+        """
         from hpc_es.tasks.model.jax_model import bytes_text, device_memory
 
-        has = device_memory()
-        if has is None and jax_setup.configured_kind() == "cpu":
-            has = machine.memory_bytes()
-        if has is None or needed <= has:
+        machine_has, device_has = machine.memory_bytes(), device_memory()
+        jobs, theta = self._task.options.jobs_per_call, 4 * self.layout.size
+        texts = [f"parameters float32[{self.layout.size}] {bytes_text(theta)}"]
+        texts += [f"other arrays of the search {bytes_text(state - theta)}"] if state > theta else []
+        if state > machine_has:
+            text = f"expected a search that fits the memory of this machine, {bytes_text(machine_has)}, found"
+            remedy = "choose a smaller model, or an optimizer with fewer arrays, such as sgd"
+            raise ConfigError([(KEY, f"{text} {', '.join(texts)}: {remedy}")])
+        if device_has is None and jax_setup.configured_kind() != "cpu":
             return
-        jobs, size = self._task.options.jobs_per_call, self.layout.size
-        text = f"is {jobs}: a call of {jobs} candidates of {size:,} parameters (float32[{jobs}, {size}], "
-        text += (
-            f"{bytes_text(4.0 * jobs * size)}) and its intermediate arrays need {bytes_text(needed)}, but the device"
-        )
-        remedy = f"try {max(1, int(jobs * has / needed))}" if jobs > 1 else "choose a smaller model or batch"
-        raise ConfigError([("task.jobs_per_call", f"{text} has {bytes_text(has)}: {remedy}")])
+        has = machine_has - state if device_has is None else device_has
+        if call <= has:
+            return
+        texts = texts if device_has is None else []
+        texts.append(f"a call of {jobs} candidates with its intermediate arrays {bytes_text(call)}")
+        what = f"memory of the {'machine' if device_has is None else 'device'}, {bytes_text(device_has or machine_has)}"
+        possible = int(jobs * has / call)
+        remedy = f"try {possible}" if possible else "choose a smaller model or batch, or noise.rank"
+        text = f"is {jobs}: expected a call that fits the {what}, found {', '.join(texts)}: {remedy}"
+        raise ConfigError([("task.jobs_per_call", text)])
 
     def _require_same_model(self) -> None:
         """Raise ConfigError if a second call of the user's function returns another model."""

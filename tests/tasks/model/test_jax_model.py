@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 pytest.importorskip("jax", reason="JAX is not installed here: make test-jax")
+from hpc_es.core import machine
 from hpc_es.core.data import Jobs, Outcome
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.keys import Keys
@@ -183,14 +184,21 @@ def test_candidate_with_an_infinite_score_is_dropped() -> None:
     [
         (
             "integers",
-            "from tests.helpers.own_models:integers, found 'steps' int32[3]",
+            "from tests.helpers.own_models:integers, found 'steps' int32[3] (12 bytes)",
         ),
+        (
+            "keras_integers",
+            "/steps' int32[3, 2] (24 bytes): keep other arrays outside of the parameters",
+        ),
+        ("keras_frozen", "expected at least one parameter, a floating-point array, from tests.helpers"),
         ("without_score", "found dict without score"),
         ("misspelt", "found 'validations'; did you mean 'validation'?"),
         ("missing", "there is no 'missing' in tests.helpers.own_models"),
     ],
 )
 def test_wrong_model_is_refused_when_it_is_built(name: str, text: str) -> None:
+    if name.startswith("keras"):
+        pytest.importorskip("keras")
     with pytest.raises(ConfigError) as caught:
         task(name)
     assert text in str(caught.value)
@@ -200,12 +208,21 @@ def test_wrong_model_is_refused_when_it_is_built(name: str, text: str) -> None:
     ("name", "text"),
     [
         ("vector_score", "found float32[8] as fitness: take its mean"),
-        ("nan_score", "the score of the initial parameters is nan on a batch of validation"),
+        (
+            "nan_score",
+            "found nan on validation(0) of tests.helpers.own_models:nan_score, (float32[100, 2], float32[100]) "
+            "(1.2 kB): look for overflow, division by 0 and logarithms in score",
+        ),
+        ("keras_nan_score", "found nan on batch(0) of tests.helpers.own_models:keras_nan_score, (float32[8, 2], "),
+        ("nan_batches", "correct them: 1 of 16 values of batch/x float32[8, 2] (64 bytes) are not finite"),
         ("random_score", "two calls of score of tests.helpers.own_models:random_score with the same arguments return"),
+        ("keras_random_score", "with the same arguments return"),
         (
             "growing_batches",
-            "returns (float32[9, 2], float32[9]), but an earlier call returned (float32[8, 2], float32[8])",
+            "returns (float32[9, 2], float32[9]) (108 bytes), but an earlier call returned (float32[8, 2], float32[8]) "
+            "(96 bytes): expected batches of one shape",
         ),
+        ("keras_growing_batches", "returns (float32[9, 2], float32[9]) (108 bytes), but an earlier call returned"),
         ("random_batches", "two calls of batch(0) of tests.helpers.own_models:random_batches differ"),
         ("random_parameters", "returns other parameters or batches when it is called again"),
         (
@@ -215,23 +232,45 @@ def test_wrong_model_is_refused_when_it_is_built(name: str, text: str) -> None:
     ],
 )
 def test_wrong_model_is_refused_by_check(name: str, text: str) -> None:
+    if name.startswith("keras"):
+        pytest.importorskip("keras")
     problem = task(name, jobs_per_call=2).problem("vectors", None, Keys(5), 16)
     with pytest.raises(ConfigError) as caught:
         problem.check()
     assert text in str(caught.value)
 
 
-def test_model_that_does_not_fit_the_memory_is_refused_before_it_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """16 candidates of a million numbers of 4 bytes are 64 MB; 50 MB have room for 12."""
-    from hpc_es.core import machine
-
-    monkeypatch.setattr(machine, "memory_bytes", lambda: 50_000_000)
-    problem = task("large", model_kwargs={"size": 1_000_000}).problem("vectors", None, Keys(5), 16)
-    with pytest.raises(ConfigError) as caught:
+def test_metric_that_differs_between_calls_is_refused() -> None:
+    problem = task("random_metrics", ("absolute",), jobs_per_call=2).problem("vectors", None, Keys(5), 16)
+    with pytest.raises(ConfigError, match="with the same arguments return other metrics"):
         problem.check()
-    text = "task.jobs_per_call: is 16: a call of 16 candidates of 1,000,000 parameters (float32[16, 1000000], 64 MB)"
-    assert str(caught.value).startswith(text)
-    assert "need 64 MB, but the device has 50 MB: try 12" in str(caught.value)
+
+
+def test_call_that_does_not_fit_the_memory_is_refused_before_it_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """16 candidates of a million numbers of 4 bytes are 64 MB; beside theta, 50 MB have room for 11."""
+    monkeypatch.setattr(machine, "memory_bytes", lambda: 50_000_000)
+    with pytest.raises(ConfigError) as caught:
+        task("large", model_kwargs={"size": 1_000_000}).problem("vectors", None, Keys(5), 16).check()
+    assert str(caught.value) == (
+        "task.jobs_per_call: is 16: expected a call that fits the memory of the machine, 50 MB, found parameters "
+        "float32[1000000] 4 MB, a call of 16 candidates with its intermediate arrays 64 MB: try 11"
+    )
+
+
+def test_state_of_the_search_counts_for_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Theta and two arrays of Adam are 12 MB, so that 50 MB have room for 9 candidates."""
+    monkeypatch.setattr(machine, "memory_bytes", lambda: 50_000_000)
+    problem = task("large", model_kwargs={"size": 1_000_000}, jobs_per_call=10).problem("vectors", None, Keys(5), 16)
+    problem.check()
+    state = {name: np.zeros(1_000_000, np.float32) for name in ("theta", "adam_m", "adam_v")}
+    with pytest.raises(ConfigError) as caught:
+        problem.check_memory(state)
+    text = "parameters float32[1000000] 4 MB, other arrays of the search 8 MB, a call of 10 candidates"
+    assert text in str(caught.value) and str(caught.value).endswith(": try 9")
+    monkeypatch.setattr(machine, "memory_bytes", lambda: 11_000_000)
+    with pytest.raises(ConfigError) as caught:
+        problem.check_memory(state)
+    assert str(caught.value).startswith("task.model: expected a search that fits the memory of this machine, 11 MB")
 
 
 def test_unknown_metric_is_refused() -> None:
