@@ -85,7 +85,13 @@ def vector_options(
         raise ConfigError([("x0", f"expected x0, region or parameters, found {'neither' if x0 is None else 'both'}")])
     start: ConfigData
     if region is None:
-        first = np.asarray(x0, np.float64)
+        try:
+            first = np.asarray(x0, np.float64)
+        except (ValueError, TypeError) as error:
+            text = (
+                f"expected a vector of numbers, found {x0!r} ('random' is for named parameters; otherwise use region)"
+            )
+            raise ConfigError([("x0", text)]) from error
         _require_vector("x0", first)
         start = {"dimension": first.size, "initial": first.tolist()}
     else:

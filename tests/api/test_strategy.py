@@ -314,6 +314,7 @@ def test_invalid_bounds_are_refused(bounds: Any, size: int, message: str) -> Non
         ({"max_evaluations": 0}, "max_evaluations: expected a whole number of at least 1, or null, found 0"),
         ({"keep": "clipp"}, r"keep: .*did you mean 'clip'\?"),
         ({"noise": "counters"}, r"noise: .*did you mean 'counter'\?"),
+        ({"x0": "random"}, "x0: expected a vector of numbers, found 'random' .* use region"),
         ({"x0": None, "region": (2, [1, 3, 3])}, "region: is 2 to 1 in coordinate 0"),
     ],
 )
