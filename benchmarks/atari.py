@@ -2,6 +2,7 @@
 
     python -m benchmarks.atari             # steps and resets without a policy
     python -m benchmarks.atari --training  # env-steps per second and core of cnn with virtual batch normalisation
+    python -m benchmarks.atari --random    # returns of random actions in Pong
 
 Without a policy both play the same episodes with random actions, in 16 lanes of one environment each, in turn. CPU time
 includes that of the vector environments' threads. In training, chunks of 16 candidates play Pong with the network of
@@ -124,11 +125,33 @@ def training_rates(normalisation: str) -> list[tuple[float, float]]:
     return rates[1:]  # the first chunk compiles and loads the games
 
 
+def random_returns(max_frames: int, episodes: int) -> list[float]:
+    """Return the returns of episodes of Pong with random actions, which end after `max_frames` frames at the latest."""
+    environment = Atari(Options(game="pong", protocol="salimans2017", max_frames=max_frames)).environment()
+    rng, returns = np.random.default_rng(0), []
+    for seed in range(episodes):
+        environment.reset(seed=seed)
+        total, ended = 0.0, False
+        while not ended:
+            _, reward, is_over, is_cut, _ = environment.step(rng.integers(environment.action_space.n))
+            total, ended = total + reward, is_over or is_cut
+        returns.append(total)
+    return returns
+
+
 def main() -> None:
-    """Print one line per game, or per normalisation."""
+    """Print one line per game, per normalisation or per time limit."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.atari", description=__doc__)
     parser.add_argument("--training", action="store_true", help="measure training steps instead")
-    if parser.parse_args().training:
+    parser.add_argument("--random", action="store_true", help="measure the returns of random actions instead")
+    options = parser.parse_args()
+    if options.random:
+        for max_frames, episodes in ((1_200, 40), (20_000, 12)):
+            returns = random_returns(max_frames, episodes)
+            text = f"{np.mean(returns):.1f} +- {np.std(returns):.1f} in {episodes} episodes"
+            print(f"pong, random actions, at most {max_frames:,} frames: {text}", flush=True)
+        return
+    if options.training:
         for normalisation in ("virtual_batch", "none"):
             rates = training_rates(normalisation)
             low, middle, high = (f(rate for rate, _ in rates) for f in (min, median, max))
