@@ -7,7 +7,6 @@ and unfinished ones are resumed. Rank 0 of the world waits for the other groups 
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import os
@@ -20,10 +19,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
-from hpc_es.config.loading import read
 from hpc_es.config.resolved import completed, dump, identity, named_user_kinds, plain_data, resolved
 from hpc_es.config.schema import Config
-from hpc_es.core.arguments import Parser, whole_number
 from hpc_es.core.data import JsonObject
 from hpc_es.core.errors import ConfigError, UserError
 from hpc_es.core.slurm import this_run
@@ -31,9 +28,6 @@ from hpc_es.mpi.connect import connect
 from hpc_es.mpi.guard import Signals
 from hpc_es.mpi.launch import abandon_timeout
 from hpc_es.mpi.world import World
-from hpc_es.storage.compare import differences
-from hpc_es.storage.files import write_json, write_text, writing
-from hpc_es.storage.results import Shard
 from hpc_es.training.build import decide_device, shared_noise, valid_config
 from hpc_es.training.collective import (
     INTERRUPTED,
@@ -47,7 +41,10 @@ from hpc_es.training.collective import (
 from hpc_es.training.compatibility import device_request
 from hpc_es.training.run import OnRow, RunRequest, run_once, with_recovery
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # ranks other than 0 need neither argparse nor the files of the run
+    import argparse
+
+    from hpc_es.storage.results import Shard
     from hpc_es.training.run_directory import Resume
 
 MESSAGE_SECONDS = 60.0  # between two messages about unfinished repetitions
@@ -98,12 +95,14 @@ class Repetitions:
 
     def run(self, resume: Resume) -> ExitReason:
         """Open the directory, run the share of this group, and wait for the others."""
+        from hpc_es.storage.results import Shard
+
         on_rank_0(self.world, lambda: self._open(resume))
         groups, rank, size = self.config.repetition_groups, self.world.rank, self.world.size
         shared = shared_noise(self.config, self.world)
         group = self.world.split(groups)
         part = Shard(next(g for g in range(groups) if rank < -(-size * (g + 1) // groups)), groups)
-        own = self._task_share()
+        own = self.task_share()
         reason = ExitReason(0)
         for index in part.share(len(own)):
             repetition = own.start + index
@@ -120,13 +119,15 @@ class Repetitions:
         """Return the run directory of a repetition."""
         return self.directory / f"repetition_{repetition:04d}"
 
-    def _task_share(self) -> range:
+    def task_share(self) -> range:
         """Return the repetitions of this task of a job array."""
-        return (self.shard or Shard()).share(self.config.repetitions)
+        return self.shard.share(self.config.repetitions) if self.shard else range(self.config.repetitions)
 
     def _open(self, resume: str) -> None:
         """Create the directory, on rank 0. Raise UserError if the repetitions cannot run in it."""
         from hpc_es.storage import results
+        from hpc_es.storage.compare import differences
+        from hpc_es.storage.files import write_text, writing
 
         directory, config = self.directory, self.config
         if config.repetition_groups > self.world.size:
@@ -173,8 +174,8 @@ class Repetitions:
         if reason.in_use and self.shard is not None:  # another task of the array runs it
             return ExitReason(0, reason.text)
         if result is not None:
-            task = self.shard or Shard()
-            shard = Shard(task.index * part.count + part.index, task.count * part.count)
+            task = self.shard or results.Shard()
+            shard = results.Shard(task.index * part.count + part.index, task.count * part.count)
             results.append(self.directory, shard, result)
             if shows_progress:
                 self._write_status("running")
@@ -201,6 +202,7 @@ class Repetitions:
 
     def _summarize(self, reason: ExitReason) -> None:
         from hpc_es.storage import results
+        from hpc_es.storage.files import write_json
 
         rows = results.read_results(self.directory)
         summary = results.summary(rows, self.config.repetitions)
@@ -217,7 +219,9 @@ class Repetitions:
 
     def _write_status(self, status: str, **more: object) -> None:
         """Replace the status file of this task, which scripts read."""
-        own = self._task_share()
+        from hpc_es.storage.files import write_json
+
+        own = self.task_share()
         generations = sum(finished_generations(self.path(repetition)) for repetition in own)
         values = {"status": status, "generation": generations, "repetitions": list(own)}
         write_json(self.directory / status_name(self.shard), {**values, **more, **this_run(os.environ)})
@@ -244,7 +248,7 @@ class GroupPoll:
 
         self._last_message = now
         done = {row["repetition"] for row in results.read_results(r.directory)}
-        missing = [n for n in (r.shard or Shard()).share(r.config.repetitions) if n not in done]
+        missing = [n for n in r.task_share() if n not in done]
         items = ", ".join(f"{n} (generation {finished_generations(r.path(n))})" for n in missing)
         sys.stdout.write(f"waiting for repetitions {items}\n")
         sys.stdout.flush()
@@ -271,6 +275,8 @@ def finished_generations(run: Path) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line of `python -m hpc_es.main`."""
+    from hpc_es.core.arguments import Parser
+
     p = Parser(
         prog="python -m hpc_es.main",
         description="Train; the same command again resumes where the run stopped. Also: hpc-es train",
@@ -282,6 +288,8 @@ def parser() -> argparse.ArgumentParser:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of a job: the config, its overrides, and how to run it."""
+    from hpc_es.core.arguments import whole_number
+
     text = "YAML file of the experiment (hpc-es options lists the keys), or config string: env=c(...),agent=c(...)"
     parser.add_argument("config", metavar="CONFIG", help=text)
     text = "changed setting, such as algorithm.sigma=0.1; the value is YAML"
@@ -305,10 +313,13 @@ def run_job(read_arguments: Callable[[], argparse.Namespace]) -> int:
     signals = Signals()
     try:
         _, message = on_rank_0(world, lambda: _job_message(read_arguments()), dict)
-        config = config_from_message(world, message)
+        config, shard = config_from_message(world, message), None
         if message["check"]:
             _check(world, config, **message["check"])
-        shard = Shard(*message["shard"]) if message["shard"] else None
+        if message["shard"]:
+            from hpc_es.storage.results import Shard
+
+            shard = Shard(*message["shard"])
         reason = run_experiment(world, signals, config, Path(message["output"]), message["resume"], shard)
     except CollectiveExit as ended:
         reason = ended.reason
@@ -319,6 +330,9 @@ def run_job(read_arguments: Callable[[], argparse.Namespace]) -> int:
 
 def _job_message(options: argparse.Namespace) -> JsonObject:
     """Return the message with the job for all ranks; called on rank 0."""
+    from hpc_es.config.loading import read
+    from hpc_es.storage.results import Shard
+
     config = valid_config(read(options.config, options.overrides), options.output)
     shard = Shard.parse(options.shard) if options.shard else None
     if shard is not None and config.repetitions == 1:

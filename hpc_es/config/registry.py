@@ -19,9 +19,8 @@ import importlib
 import os
 import re
 import sys
-import sysconfig
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
@@ -196,7 +195,12 @@ def make_importable(*directories: Path | str) -> None:
     """Make modules in the current directory and in these directories importable, in addition to earlier ones."""
     candidates = [Path.cwd(), *(Path(directory).absolute() for directory in directories)]
     allowed = [directory for directory in candidates if directory.is_dir() and not _is_run_output(directory)]
-    _import_directories[:] = dict.fromkeys(map(str, allowed))
+    import_from(map(str, allowed))
+
+
+def import_from(directories: Iterable[str]) -> None:
+    """Make modules in these directories importable, which `make_importable` has checked on rank 0."""
+    _import_directories[:] = dict.fromkeys(directories)
     on_path = {str(Path(entry).absolute()) for entry in sys.path}  # "" is the current directory
     sys.path += [directory for directory in _import_directories if directory not in on_path]
 
@@ -240,6 +244,8 @@ def is_installed(kind: str) -> bool:
     spec = _module_spec(kind)
     if spec is None or spec.origin is None:
         return kind.partition(":")[0] in sys.builtin_module_names
+    import sysconfig
+
     origin = Path(spec.origin)
     return bool(INSTALLED & set(origin.parts)) or origin.is_relative_to(sysconfig.get_path("stdlib"))
 

@@ -6,8 +6,8 @@ import contextlib
 import os
 import re
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
+from typing import IO
 
 from hpc_es.core import rank_output
 
@@ -30,7 +30,7 @@ def quiet_stderr(quiet: bool = True, keep: Callable[[str], bool] | None = None) 
     except OSError:  # standard error is closed
         yield
         return
-    with open(os.devnull, "w+b") if keep is None else tempfile.TemporaryFile() as file:  # noqa: PTH123
+    with open(os.devnull, "w+b") if keep is None else _temporary_file() as file:  # noqa: PTH123
         try:
             os.dup2(file.fileno(), 2)
             yield
@@ -42,6 +42,12 @@ def quiet_stderr(quiet: bool = True, keep: Callable[[str], bool] | None = None) 
                 file.seek(0)
                 lines = file.read().decode(errors="replace").splitlines(keepends=True)
                 sys.stderr.write("".join(filter(keep, lines)))
+
+
+def _temporary_file() -> IO[bytes]:
+    import tempfile  # most ranks drop everything, and need no such file
+
+    return tempfile.TemporaryFile()
 
 
 def is_first(kind: str) -> bool:

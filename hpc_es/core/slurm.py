@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -97,6 +96,8 @@ def requeue(job: str) -> None:
 
 def call(*command: str) -> str:
     """Return the output of a SLURM command; after three failed calls raise UserError."""
+    import subprocess
+
     reason = ""
     for pause in RETRY_SECONDS:
         time.sleep(pause)

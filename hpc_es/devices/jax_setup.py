@@ -16,8 +16,6 @@ import fcntl
 import functools
 import importlib.util
 import os
-import pkgutil
-import shutil
 import socket
 import stat
 from collections.abc import Callable, Iterator
@@ -67,6 +65,8 @@ def has_cuda() -> bool:
     """Return whether JAX's support for NVIDIA GPUs is installed."""
     if importlib.util.find_spec("jax_plugins") is None:
         return False
+    import pkgutil
+
     folders = importlib.import_module("jax_plugins").__path__
     return any(module.name.startswith("xla_cuda") for module in pkgutil.iter_modules(folders))
 
@@ -247,6 +247,8 @@ def prepare_cache(run: Path) -> str:
         if folder.is_symlink():
             folder.unlink()
         elif folder.exists() and not is_trusted(folder):
+            import shutil
+
             shutil.rmtree(folder)
         if not folder.exists():
             folder.mkdir(mode=PRIVATE)

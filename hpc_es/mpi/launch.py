@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-import subprocess
 import sys
 import time
 from collections.abc import Mapping, MutableMapping
@@ -88,6 +87,8 @@ def _srun_command(variable: str, problem: str) -> str:
 
 def srun_mpi_types() -> list[str]:
     """Return the types in the output of `srun --mpi=list`, sorted; [] if the call fails."""
+    import subprocess
+
     try:
         done = subprocess.run(LIST, check=False, capture_output=True, text=True, timeout=LIST_SECONDS)  # noqa: S603
     except (OSError, subprocess.SubprocessError, UnicodeDecodeError):

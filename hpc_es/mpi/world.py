@@ -14,7 +14,7 @@ import socket
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
@@ -42,6 +42,7 @@ MAX_BROADCAST_BYTES = 1 << 30  # per call: below 2 GiB, the largest count in an 
 SPIN_SECONDS = 0.2e-3
 SLEEP_FRACTION = 0.1  # of the time waited so far; doubling sleeps were 7 times slower with 3 ranks per core
 MIN_SLEEP_SECONDS, MAX_SLEEP_SECONDS = 20e-6, 1e-3
+PATIENT_SLEEP_SECONDS = 20e-3  # while rank 0 works alone for seconds, on a core that it shares with waiting ranks
 
 
 class Waiting:
@@ -52,6 +53,16 @@ class Waiting:
         self.poll: Callable[[], None] | None = None
         self._abandoned: list[MPI.Request] = []
         self._polling = False
+        self._max_sleep = MAX_SLEEP_SECONDS
+
+    @contextlib.contextmanager
+    def patiently(self, is_patient: bool = True) -> Iterator[None]:
+        """Sleep longer in this context, where ranks wait for rank 0 to start or to end a run."""
+        self._max_sleep = PATIENT_SLEEP_SECONDS if is_patient else MAX_SLEEP_SECONDS
+        try:
+            yield
+        finally:
+            self._max_sleep = MAX_SLEEP_SECONDS
 
     def wait(self, request: MPI.Request) -> None:
         """Wait for a request without occupying the core or blocking Python's signal handlers."""
@@ -72,7 +83,7 @@ class Waiting:
             if waited < SPIN_SECONDS:
                 os.sched_yield()  # with more ranks than cores, the awaited rank may be queued for this core
             else:
-                time.sleep(min(max(SLEEP_FRACTION * waited, MIN_SLEEP_SECONDS), MAX_SLEEP_SECONDS))
+                time.sleep(min(max(SLEEP_FRACTION * waited, MIN_SLEEP_SECONDS), self._max_sleep))
         self.waited = before + time.perf_counter() - start  # not +=: waits inside `poll` are part of this wait
 
     def _poll(self) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,10 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hpc_es.algorithms.common.delay import DelayLine
-from hpc_es.config.loading import draft
 from hpc_es.config.registry import is_user_kind, module, policy_builder, set_config_directory
 from hpc_es.config.schema import USUAL_CHUNK, Config
-from hpc_es.config.validation import without
 from hpc_es.core.data import ConfigData, ProblemState, State, row_dtype
 from hpc_es.core.errors import ConfigError, Problems
 from hpc_es.core.interfaces import Algorithm, AnyAlgorithm, Cutting, Problem, Task
@@ -155,6 +152,8 @@ def valid_config(data: ConfigData, output: Path | None = None) -> Config:
     If validation fails, ConfigError also lists the problems that `preflight` finds; those of a valid config are found
     by the caller's own call of `preflight` or `build_task`. `output` replaces the run directory of the config.
     """
+    from hpc_es.config.loading import draft
+
     config, problems = draft(data)
     if problems:
         preflight(config, output or Path(config.output or "."), problems)
@@ -194,6 +193,8 @@ def _check_output(directory: Path) -> None:
     while not path.exists():
         path = path.parent
     try:
+        import tempfile
+
         tempfile.TemporaryDirectory(prefix=".hpc_es_", dir=path).cleanup()
     except OSError as error:
         text = f"expected a directory to write to, found {directory}" if exists else f"{directory} cannot be created"
@@ -223,6 +224,8 @@ def build_task(config: Config, repetition: int = 0, problems: Sequence[tuple[str
             if not new:
                 raise ConfigError(known) from error
             known.extend(new)
+            from hpc_es.config.validation import without
+
             for key, _ in new:
                 config = without(config, key)
         except Exception as error:

@@ -64,7 +64,8 @@ def on_rank_0(
         except (UserError, PermissionError) as error:
             cause = DeniedError(error) if isinstance(error, PermissionError) else error
             packet = {"exit": asdict(ExitReason(cause.status, str(cause), isinstance(cause, InUseError)))}
-    packet = json.loads(world.broadcast_text(json.dumps(packet)))
+    with world.patiently():
+        packet = json.loads(world.broadcast_text(json.dumps(packet)))
     if "exit" in packet:
         raise CollectiveExit(ExitReason(**packet["exit"])) from cause
     return value, packet["message"]
@@ -89,7 +90,7 @@ def config_from_message(world: World, message: JsonObject) -> Config:
     Every rank calls this.
     """
     if world.rank:
-        registry.make_importable(*message["import_paths"])
+        registry.import_from(message["import_paths"])
     own = json.dumps(sources(json.loads(message["config"]))).encode()
     hashes = [json.loads(item.tobytes()) for item in world.allgather(np.frombuffer(own, np.uint8))]
     problems = [

@@ -23,7 +23,6 @@ from hpc_es.core.errors import RunError, RunFailedError
 from hpc_es.core.interfaces import GradientAlgorithm, Problem
 from hpc_es.mpi.scheduler import GiveUp, Work
 from hpc_es.mpi.world import World
-from hpc_es.storage.status import FINAL_IS_BEST
 from hpc_es.tasks.problems import ranks_returns
 from hpc_es.training.build import Parts
 from hpc_es.training.chunking import ChunkPlanner, CutPlan
@@ -165,7 +164,8 @@ class Training:
             if command == FAIL and self.writer is not None:  # saved before the others learn of it
                 self.writer.finish_triggers(whole=True)
                 self.writer.finish(self.writer.end_message("failed", self._failure, self.state.generation, {}))
-            command = self._broadcast_command(command)
+            with self.world.patiently(not self._trained):
+                command = self._broadcast_command(command)
             if command == REPLAY:
                 self._replay()
             elif command == RUN:
@@ -452,12 +452,16 @@ class Training:
         if self.writer is not None:
             self.writer.finish_triggers(whole=not self._interrupted)
         self.exit_status = INTERRUPTED if self._interrupted else 0
-        if self._broadcast_command(EVALUATE if self._needs_final_evaluation() else STOP) == EVALUATE:
+        with self.world.patiently():
+            command = self._broadcast_command(EVALUATE if self._needs_final_evaluation() else STOP)
+        if command == EVALUATE:
             evaluated = self._executor.run(self._new_generation(self._evaluations.jobs, train=False))
             returns = evaluated.evaluation["return_"][~np.isnan(evaluated.evaluation["return_"])]
             if len(returns):
                 self.final = {"final_return_mean": float(returns.mean()), "final_return_std": float(returns.std())}
             if self.writer is not None and self.final and not ranks_returns(self.parts.problem):
+                from hpc_es.storage.status import FINAL_IS_BEST
+
                 self.final[FINAL_IS_BEST] = float(self.writer.is_better(self.state, evaluated.evaluation))
             if self.writer is not None and not self._interrupted:
                 self.writer.measured_at_end(self.parts.problem.evaluation_units(self.state, evaluated.evaluation))

@@ -27,21 +27,18 @@ from hpc_es.devices.decision import current_decision
 from hpc_es.mpi.fault_tolerance import enable_fault_tolerance
 from hpc_es.mpi.guard import Signals
 from hpc_es.mpi.world import Regroup, RestartFromCheckpoint, World
-from hpc_es.storage import run_lock
-from hpc_es.storage.compare import verify_restored
-from hpc_es.storage.status import now
 from hpc_es.training.build import BuiltTask, Parts, build_parts, build_task, preflight
 from hpc_es.training.collective import CollectiveExit, ExitReason, on_rank_0
 from hpc_es.training.compatibility import require_gradient
 from hpc_es.training.failure import report_failure
 from hpc_es.training.generation import MetricsRow
 from hpc_es.training.loop import AfterTrainStep, Training
-from hpc_es.training.triggers import IntervalTrigger
 
 if TYPE_CHECKING:
     from hpc_es.training.profiler import Profiler
     from hpc_es.training.run_directory import OpenedRun, Resume
     from hpc_es.training.run_writer import RunWriter
+    from hpc_es.training.triggers import IntervalTrigger
 
 LOCK_TRIES, LOCK_SECONDS = 60, 2.0  # file servers may keep the lock of a dead node for a while (NFS: 90 s)
 
@@ -88,6 +85,8 @@ def run_once(
 
 def with_recovery(world: World, run: Callable[[bool], ExitReason]) -> ExitReason:
     """Call `run(restarted)` until all surviving ranks have finished it; all of them return the same reason."""
+    from hpc_es.storage import run_lock
+
     try:
         enable_fault_tolerance(world)
     except LaunchError as error:
@@ -154,6 +153,8 @@ def start_run(world: World, signals: Signals, config: Config, request: RunReques
     directory = Path(shared["directory"])
     log: RankLog | None = None
     if config.report.rank_logs:
+        from hpc_es.storage.status import now
+
         title = f"=== {now()}: rank {world.rank} of {world.size} on {world.host}, process {os.getpid()}"
         log = RankLog.open(directory, world.rank, title)
     try:
@@ -213,6 +214,8 @@ def initial_state(parts: Parts, prepared: PreparedRun, config: Config) -> tuple[
 
     Raises CheckpointError if the checkpoint does not match the config, ConfigError if `policy.init_from` does not.
     """
+    from hpc_es.storage.compare import verify_restored
+
     initial = parts.initial()
     snapshot = prepared.opened.snapshot
     if snapshot is not None:

@@ -14,7 +14,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from statistics import NormalDist
 
 import numpy as np
 import numpy.typing as npt
@@ -39,6 +38,8 @@ def tail(distance: float) -> float:
 
 def tail_distance(probability: float) -> float:
     """Return the distance that N(0, 1) exceeds with this probability."""
+    from statistics import NormalDist
+
     return -NormalDist().inv_cdf(probability)
 
 

@@ -43,18 +43,15 @@ def kind_of(environment: Environment) -> NativeKind:
 
 def backend_factory(environment: Environment) -> Callable[[], EnvironmentBackend]:
     """Return a function that creates native backends; NotNativeError if the environment needs Gymnasium."""
-    import importlib.metadata
-
     kind, limit = kind_of(environment), time_limit(environment)
     if environment.unwrapped.render_mode is not None:
         raise NotNativeError("it is rendered")
     name = key(environment)
-    installed = {package: importlib.metadata.version(package) for package in kind.COMPARED}
     try:
         make = kind.backend_factory(environment)
         if name not in stepping_differences:
             text = difference(environment, make, kind.TRIAL)
-            text = f"native stepping gives other numbers than {_listed(installed)}: {text}" if text else ""
+            text = f"native stepping gives other numbers than {_listed(_installed(kind))}: {text}" if text else ""
             stepping_differences[name] = text
     except NotNativeError:
         raise
@@ -63,9 +60,16 @@ def backend_factory(environment: Environment) -> Callable[[], EnvironmentBackend
     reason = stepping_differences[name]
     if not reason:
         return lambda: make(limit)
-    if installed == kind.COMPARED:
+    if _installed(kind) == kind.COMPARED:
         raise NotNativeError(reason)
     raise NotNativeError(reason, f"install {_listed(kind.COMPARED)}, which native stepping was written for")
+
+
+def _installed(kind: NativeKind) -> dict[str, str]:
+    """Return the versions of the packages that the kind was compared with. Reading them takes 6 ms."""
+    from importlib.metadata import version
+
+    return {package: version(package) for package in kind.COMPARED}
 
 
 def _listed(versions: Mapping[str, str]) -> str:

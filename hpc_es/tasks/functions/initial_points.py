@@ -10,7 +10,6 @@ JSON   a list of vectors, or of objects {parameter: value, ...} or {"x": [number
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -153,6 +152,8 @@ def _without_repeated_names(pairs: Sequence[tuple[str, object]]) -> dict[str, ob
 
 
 def _csv_points(path: Path, coordinates: Coordinates, constraints: Sequence[str]) -> Iterator[Item]:
+    import csv
+
     with path.open(newline="", encoding="utf-8") as file:
         reader = csv.reader(file)
         header = [name.strip() for name in next(reader, [])]
