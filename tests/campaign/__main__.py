@@ -23,6 +23,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("--out", type=Path, default=Path("runs/campaign"), help="events.jsonl, and what went wrong")
     p.add_argument("--delayed", action="store_true", help="runs with algorithm.delay only")
+    p.add_argument("--only", default="", metavar="TEXT", help="events whose kind begins with it, such as kill")
     p.add_argument("--case", type=int, help="play this case only, and leave events.jsonl as it is")
     return p
 
@@ -34,7 +35,7 @@ def main() -> int:
         signal.signal(number, signal.default_int_handler)  # so that no job and no mounted disk is left
     out: Path = options.out.resolve()
     if options.case is not None:
-        records = play(options.seed, options.case, out, options.delayed)
+        records = play(options.seed, options.case, out, options.delayed, options.only)
         for record in records:
             sys.stdout.write(f"{record}\n")
         return int(records[-1].verdict in {WRONG, HUNG})
@@ -44,7 +45,7 @@ def main() -> int:
     case = 0
     while time.monotonic() < until and diary.events < (options.events or float("inf")):
         if case not in diary.cases:
-            diary.write(case, play(options.seed, case, out, options.delayed))
+            diary.write(case, play(options.seed, case, out, options.delayed, options.only))
             say(options, case, out, diary.cases[case])
         case += 1
     sys.stdout.write(diary.table() + "\n")
@@ -56,7 +57,8 @@ def say(options: argparse.Namespace, case: int, out: Path, records: list[Record]
     message = ", ".join(f"{record.kind} {record.verdict}" for record in records)
     sys.stdout.write(f"case {case} ({records[0].family}): {message}\n")
     if records[-1].verdict in {WRONG, HUNG}:
-        chosen = f"--seed {options.seed}{' --delayed' * options.delayed} --case {case}"
+        only = f" --only '{options.only}'" if options.only else ""
+        chosen = f"--seed {options.seed}{' --delayed' * options.delayed}{only} --case {case}"
         again = f"python -m tests.campaign {chosen} --out {out.parent / 'again'}"
         sys.stdout.write(f"{records[-1].why}\nkept in {out}/case_{case:05d}; again: {again}\n")
     sys.stdout.flush()

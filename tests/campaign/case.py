@@ -42,8 +42,8 @@ def setting_of(seed: int, number: int, delayed: bool = False) -> Setting:
     return setting(random.Random(f"setting {seed} {number // CASES_OF_A_SETTING}"), delayed)
 
 
-def play(seed: int, number: int, out: Path, delayed: bool = False) -> list[Record]:
-    """Play a case in `out`; its directory stays there if something is wrong."""
+def play(seed: int, number: int, out: Path, delayed: bool = False, only: str = "") -> list[Record]:
+    """Play a case in `out`; its directory stays there if something is wrong. `only`: start of the kinds of events."""
     directory, chosen = out / f"case_{number:05d}", setting_of(seed, number, delayed)
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
@@ -52,7 +52,7 @@ def play(seed: int, number: int, out: Path, delayed: bool = False) -> list[Recor
     disk = Disk(directory / "disk", is_small=dice.random() < 0.5)
     with disk:
         scene = Scene(directory, chosen, dice, disk, Clock(out))
-        records = list(_records(number, scene, reference))
+        records = list(_records(number, scene, reference, only))
         if records[-1].verdict in {WRONG, HUNG}:
             (directory / "said.txt").write_text(scene.said)
             shutil.copytree(scene.output, directory / "run", dirs_exist_ok=True) if scene.output.exists() else None
@@ -61,9 +61,9 @@ def play(seed: int, number: int, out: Path, delayed: bool = False) -> list[Recor
     return records
 
 
-def _records(number: int, scene: Scene, reference: Reference) -> Iterator[Record]:
+def _records(number: int, scene: Scene, reference: Reference, only: str) -> Iterator[Record]:
     for _ in range(scene.dice.randint(FEWEST_EVENTS, MOST_EVENTS)):
-        kind, since = drawn(scene), time.monotonic()
+        kind, since = drawn(scene, only), time.monotonic()
         verdict, why = _verdict(scene, reference, kind)
         yield _record(number, scene, kind, verdict, since, why)
         if verdict in {WRONG, HUNG}:

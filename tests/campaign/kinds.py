@@ -41,8 +41,13 @@ IN_TROUBLE: dict[str, Event] = {
 KINDS = ANYWHERE | ON_A_DISK | IN_TROUBLE
 
 
-def drawn(scene: Scene) -> str:
-    """Kind of the next event; those that only some cases support are more frequent in these cases."""
+def drawn(scene: Scene, only: str = "") -> str:
+    """Kind of the next event; those that only some cases support are more frequent in these cases.
+
+    `only`: the start of the kinds that are drawn, which all cases must support.
+    """
+    if only:
+        return scene.dice.choice([kind for kind in ANYWHERE if kind.startswith(only)])
     rare = [*(ON_A_DISK if scene.disk.mounted else ()), *(IN_TROUBLE if scene.setting.troubled else ())]
     kind: str = scene.dice.choice(rare if rare and scene.dice.random() < 0.35 else list(ANYWHERE))
     return kind
