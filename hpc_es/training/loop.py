@@ -375,7 +375,11 @@ class Training:
     def _replay(self) -> None:
         """Compute the next update since the last full checkpoint again, from its stored inputs, after a restart."""
         replay = self.writer.replay if self.writer else None
-        packed = np.frombuffer(replay.next(self.state) if replay else b"", np.uint8)
+        packed = np.zeros(0, np.uint8)
+        if replay is not None:
+            line, number = self.parts.delay_line, self.state.generation
+            measured = self.state if line is None else line.measured(self.state, number)
+            packed = np.frombuffer(replay.next(self.state, measured), np.uint8)
         inputs = UpdateInputs.unpack(self.world.allgather(packed)[0].tobytes(), self.parts.row)
         results = self._executor.replay(self._new_generation(0), inputs.rows, inputs.probes)
         if replay is None or self.writer is None:

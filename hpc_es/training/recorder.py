@@ -51,10 +51,10 @@ class UpdateReplay:
         count = len(self._since.learned_from)
         return f"recomputing {count} update{'s'[: count > 1]} since {self._since.base}"
 
-    def next(self, state: State) -> bytes:
-        """Return the packed inputs of the update after this state."""
+    def next(self, state: State, measured: State) -> bytes:
+        """Return the packed inputs of the update after this state; its generation measured the other state."""
         if state.generation == self._best_generation:
-            self.best = {name: array.copy() for name, array in state.shared.items()}
+            self.best = {name: array.copy() for name, array in measured.shared.items()}
         return self._since.learned_from[state.generation - self._first]
 
     def is_due(self, state: State) -> bool:

@@ -19,6 +19,8 @@ import hpc_es
 from hpc_es.config.loading import load
 from hpc_es.core.data import State
 from hpc_es.core.errors import ConfigError
+from hpc_es.storage.checkpoint import load as load_checkpoint
+from hpc_es.storage.checkpoint_directory import Store
 from hpc_es.training.executors import SerialExecutor
 from hpc_es.training.generation import Generation, update_state
 from tests.helpers import runs, ulfm
@@ -131,6 +133,21 @@ def test_killed_run_resumes_to_the_same_results(more: list[str], ranks: int, res
     end = runs.killed_and_resumed(tmp_path / "run", ranks, resumed_on, *options)
     runs.here(runs.tiny(tmp_path), tmp_path / "whole", [*options, f"stop.generations={end}"])
     runs.assert_same(tmp_path / "run", tmp_path / "whole")
+
+
+def test_best_theta_is_the_measured_one_after_a_restart_from_inputs_of_updates(tmp_path: Path) -> None:
+    """The best evaluation is one of the generations whose updates are computed again."""
+    more = ["stop.generations=8", "policy.hidden_dims=[64, 64]", *runs.EVERY]
+    options = ["algorithm.delay=2", "evaluation.interval=1", *more]
+    runs.here(runs.tiny(tmp_path), tmp_path / "whole", options)
+    run, incremental = tmp_path / "run", [*options, "checkpoint.full_interval=10"]
+    runs.here(runs.tiny(tmp_path), run, incremental)
+    *_, newest, last = Store(run / "checkpoints").paths()
+    last.unlink()
+    best = load_checkpoint(newest).best
+    assert best is not None and 0 < best.generation < 7 and not best.shared  # only its number is stored
+    runs.here(runs.tiny(tmp_path), run, incremental)
+    runs.assert_same(run, tmp_path / "whole")
 
 
 GATE = """
