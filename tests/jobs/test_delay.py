@@ -176,6 +176,10 @@ class Gate(gymnasium.Env):
         if not ends:
             assert time.monotonic() < self.limit, "no episode of the next generation began"
             time.sleep(0.01)
+        elif self.needed:
+            time.sleep(0.2)
+            most = -(-self.needed // POPULATION) * POPULATION
+            assert os.path.getsize("begun") <= most, "an episode of the generation after the next one began"
         return np.zeros(1, np.float32), float(action[0]), ends, False, {}
 
 gymnasium.register("Gate-v0", Gate)
@@ -187,14 +191,15 @@ gymnasium.register("Gate-v0", Gate)
     [
         (3, 4, {"1": (1, 5)}),  # the fifth episode is one of generation 1
         (2, 2, {"1": (1, 3), "0": (2, 5)}),  # it is one of generation 2, so an update is made during rank 0's episode
+        (3, 8, {"1": (1, 14)}),  # four jobs per rank: the other rank has done all but those of the slow one
     ],
-    ids=["of a worker", "of rank 0"],
+    ids=["of a worker", "of rank 0", "of a slow worker"],
 )
 def test_long_episode_does_not_delay_the_next_generation(
     ranks: int, population: int, waits: dict[str, tuple[int, int]], tmp_path: Path
 ) -> None:
     """An episode ends only once a number of episodes have begun: rank: (its episode, number of episodes)."""
-    (tmp_path / "gate.py").write_text(f"WAITS = {waits}\n{GATE}")
+    (tmp_path / "gate.py").write_text(f"WAITS, POPULATION = {waits}, {population}\n{GATE}")
     config = tmp_path / "gate.yaml"
     config.write_text(
         "task: {kind: episodes, env_id: 'gate:Gate-v0', on_failed_episode: abort}\n"
@@ -206,6 +211,50 @@ def test_long_episode_does_not_delay_the_next_generation(
     job = mpiexec(ranks, ["-m", "hpc_es.main", str(config), "--output", str(tmp_path / "run")], 120.0, cwd=tmp_path)
     assert job.status == 0, str(job)
     assert runs.newest(tmp_path / "run").state.generation == 3
+
+
+WATCHED = """
+    import sys
+    import hpc_es
+    from hpc_es.config.loading import load
+    from hpc_es.mpi.world import World
+    from hpc_es.training.delayed import DelayedPhase
+
+    phases, calls = [], []
+
+    def watch(name, method):
+        def call(self, *arguments):
+            assert not phases, f"{name} while ranks evaluate"
+            calls.append(name)
+            return method(self, *arguments)
+        setattr(World, name, call)
+
+    def mark(name, method):
+        def generate(self, *arguments):
+            phases.append(name)
+            try:
+                yield from method(self, *arguments) or ()
+            finally:
+                phases.pop()
+        return generate
+
+    for name in ("barrier", "broadcast", "allgather", "gather"):
+        watch(name, getattr(World, name))
+    serving = mark("worker", DelayedPhase.serve_worker)
+    DelayedPhase.serve_worker = lambda *arguments: list(serving(*arguments))
+    DelayedPhase.generations = mark("rank 0", DelayedPhase.generations)
+    with hpc_es.train(load(sys.argv[1], sys.argv[3:]), sys.argv[2]) as run:
+        for row in run:
+            pass
+    assert calls and not phases
+"""
+
+
+def test_no_collective_operation_is_used_while_ranks_evaluate(tmp_path: Path) -> None:
+    arguments = [*script(WATCHED), str(runs.tiny(tmp_path)), str(tmp_path / "run"), *DELAYED]
+    job = mpiexec(3, arguments, 60.0, cwd=ROOT)
+    assert job.status == 0, str(job)
+    assert runs.newest(tmp_path / "run").state.generation == 6
 
 
 def test_blocks_that_workers_compute_are_the_same(done: Callable[[int], Path], tmp_path: Path) -> None:
