@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = "hpc_es"
 SHORT = 60  # lines
 FILLERS = frozenset({"found", "told", "given", "made", "each", "place"})
-GENERATION = 4  # the later generation that is profiled, of GENERATION + 2: without evaluation and checkpoint
+GENERATION = 4  # last of the later generations that are profiled, of GENERATION + 2: without evaluation and checkpoint
 
 
 @dataclass(frozen=True)
@@ -259,6 +259,7 @@ except SystemExit as error:
     status = error.code
 finally:
     sys.setprofile(None)
+    later = min(range(1, min(later + 1, len(files))), key=lambda number: len(files[number]), default=0)
     with open(result, "w") as file:
         json.dump({
             "first": [sorted(files[0]), sorted(map(list, functions[0])), changes[0]],
@@ -271,7 +272,8 @@ def profiled(checkout: Path) -> dict[str, tuple[list[str], list[Any], int]]:
     """Return files, functions and changes of file of the `first` and a `later` generation of es on Pendulum.
 
     A generation ends when its row is appended to metrics.jsonl. The first one includes start-up, so an imported file
-    counts as entered, and the bodies of its module and classes as functions. __init__ files do not count.
+    counts as entered, and the bodies of its module and classes as functions. __init__ files do not count. The later one
+    is that with the fewest files, since others may print a line of progress, which depends on the time.
     """
     with tempfile.TemporaryDirectory() as folder:
         out, result = Path(folder) / "run", Path(folder) / "result.json"
