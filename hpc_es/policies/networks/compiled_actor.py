@@ -64,12 +64,12 @@ class CompiledActor:
         self._rows = rows
         self._padding = np.minimum(np.arange(calls * size), rows - 1)
         self._spans = [slice(start, start + size) for start in range(0, calls * size, size)]
-        rows_of_calls = [self._padding[span] for span in self._spans]
+        padded = [self._padding[span] for span in self._spans]  # the rows of each call
         self._parameters = [
-            self._call.load({name: part[rows] for name, part in self._parts.items()}, self._common)
-            for rows in rows_of_calls
+            self._call.load({name: part[indices] for name, part in self._parts.items()}, self._common)
+            for indices in padded
         ]
-        self._memory: list[list[Any]] = [[leaf[rows] for leaf in memory] for rows in rows_of_calls]
+        self._memory: list[list[Any]] = [[leaf[indices] for leaf in memory] for indices in padded]
 
     def act(self, observations: Array) -> Array:
         if self._normaliser is not None:

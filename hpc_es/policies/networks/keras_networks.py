@@ -49,7 +49,7 @@ class KerasNetwork:
         require_parameters(KEY, name, {variable.path: variable for variable in self._model.trainable_variables})
         self._constants = [keras.ops.convert_to_numpy(variable) for variable in self._model.non_trainable_variables]
         self.layout = Layout({variable.path: tuple(variable.shape) for variable in self._model.trainable_variables})
-        self._training = {"training": False} if _takes_training(self._model) else {}
+        self._training = inference_arguments(self._model)
         inputs = getattr(self._model, "inputs", None) or []
         self._memory = tuple(np.zeros(tensor.shape[1:], tensor.dtype) for tensor in inputs[1:])
         self._takes_list = isinstance(getattr(self._model, "input", None), list | tuple)
@@ -151,21 +151,29 @@ def _only(result: Any) -> Any:
     return result
 
 
-def _takes_training(model: Any) -> bool:
+def inference_arguments(model: Any) -> dict[str, bool]:
+    """Return the keyword arguments of a call of a model outside of training."""
     parameters = inspect.signature(model.call).parameters.values()
-    return any(one.name == "training" or one.kind is one.VAR_KEYWORD for one in parameters)
+    takes_training = any(one.name == "training" or one.kind is one.VAR_KEYWORD for one in parameters)
+    return {"training": False} if takes_training else {}
+
+
+def stateful_layer(model: Any) -> str | None:
+    """Return the name of a recurrent layer that keeps its state between calls, None if there is none."""
+    import keras
+
+    layers = (layer for layer in model._flatten_layers() if isinstance(layer, keras.layers.RNN))
+    return next((layer.name for layer in layers if layer.stateful), None)
 
 
 def _refuse_state(model: Any, name: str, frozen: bool) -> None:
     """Raise ConfigError if a layer keeps state between calls, or if training would update its statistics."""
-    import keras
-
-    layers = model._flatten_layers()
-    stateful = [layer.name for layer in layers if isinstance(layer, keras.layers.RNN) and layer.stateful]
-    if stateful:
-        text = f"the layer {stateful[0]!r} of {name} is stateful, which compiled calls cannot keep: expected a model"
+    layer = stateful_layer(model)
+    if layer is not None:
+        text = f"the layer {layer!r} of {name} is stateful, which compiled calls cannot keep: expected a model"
         text += " with inputs [observation, *memory] and outputs [outputs, *memory], such as LSTMCell returns"
         raise ConfigError([(KEY, text)])
+    layers = model._flatten_layers()
     stochastic = [layer for layer in layers if any(_number(layer, rate) for rate in RATES)]
     if stochastic and not frozen:
         raise stochastic_error(name, stochastic[0].name, type(stochastic[0]).__name__)

@@ -35,6 +35,7 @@ from hpc_es.policies.network import restored_generators, seed_generators
 from hpc_es.policies.networks.jax_convolutions import convolving_in_turn
 from hpc_es.policies.networks.jax_low_rank import formed_weights, with_factors
 from hpc_es.policies.networks.jax_networks import is_array, named_arrays
+from hpc_es.policies.networks.keras_networks import inference_arguments, stateful_layer
 from hpc_es.policies.networks.network import array_text, require_parameters
 
 KEY = "task.model"
@@ -109,19 +110,16 @@ class KerasParameters:
         if not model.built:
             text = f"{name} returns a Keras model without variables: call it once on an input in {name}"
             raise ConfigError([(KEY, text)])
-        layers = model._flatten_layers()
-        stateful = [layer.name for layer in layers if isinstance(layer, keras.layers.RNN) and layer.stateful]
-        if stateful:
-            text = f"the layer {stateful[0]!r} of {name} is stateful, which compiled calls cannot keep"
+        layer = stateful_layer(model)
+        if layer is not None:
+            text = f"the layer {layer!r} of {name} is stateful, which compiled calls cannot keep"
             raise ConfigError([(KEY, f"{text}: expected stateful=False")])
         variables = {variable.path: variable.value for variable in model.trainable_variables}
         require_parameters(KEY, name, variables)
         self._model, self._dtypes = model, {path: array.dtype for path, array in variables.items()}
         self._constants = [keras.ops.convert_to_numpy(variable) for variable in model.non_trainable_variables]
         self.layout = Layout({path: tuple(array.shape) for path, array in variables.items()})
-        parameters = inspect.signature(model.call).parameters.values()
-        takes_training = any(one.name == "training" or one.kind is one.VAR_KEYWORD for one in parameters)
-        self._training = {"training": False} if takes_training else {}
+        self._training = inference_arguments(model)
 
     def initial(self, seed: int) -> Mapping[str, Array]:
         import keras

@@ -75,8 +75,12 @@ def test_score_gets_the_dtypes_of_the_tree() -> None:
     assert outcome.rows["return_"][0] == pytest.approx(-np.mean(errors**2), rel=1e-5)
 
 
-def test_keras_model_is_called_with_the_weights_of_the_candidate_and_without_dropout() -> None:
-    pytest.importorskip("keras")
+def test_keras_model_is_called_with_the_weights_of_the_candidate_and_without_dropout(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("KERAS_BACKEND", "jax")
+    if pytest.importorskip("keras").backend.backend() != "jax":
+        pytest.skip("Keras was imported with another backend")
     created = task("keras_line")
     shapes = created.model.layout.shapes
     assert list(shapes.values()) == [(2, 3), (3,), (3, 1), (1,)]
