@@ -89,7 +89,8 @@ class PbsScript(BatchScript):
         if "gpus_per_node" in asked:
             resources.append(f"ngpus={asked['gpus_per_node']}")
         if "memory_per_node" in asked:
-            resources.append(f"mem={_memory(asked['memory_per_node'])}")
+            size = asked["memory_per_node"]  # in the form of SLURM: 16G, or megabytes without a unit
+            resources.append(f"mem={size[:-1]}{size[-1].lower()}b" if size[-1].isalpha() else f"mem={size}mb")
         minutes, seconds = divmod(parse_time_limit(asked["time"]), 60)
         yield f"-N {shlex.quote(asked['job_name'])}"
         yield f"-l select={':'.join(resources)}"
@@ -103,11 +104,6 @@ class PbsScript(BatchScript):
         elif self.site.export not in (None, "none"):
             yield f"-v {','.join(self.site.export or ())}"
         yield from self.passed_on
-
-
-def _memory(size: str) -> str:
-    """Return a size of SLURM, such as 16G, or megabytes without a unit, in the form of PBS."""
-    return f"{size[:-1]}{size[-1].lower()}b" if size[-1].isalpha() else f"{size}mb"
 
 
 def pbs_script(batch: BatchScript, script: str) -> PbsScript:

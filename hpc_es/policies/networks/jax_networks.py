@@ -170,7 +170,11 @@ def jax_network(build: Build, name: str, observations: ObservationSpec, frozen: 
     elif _is_instance(built, "equinox", "Module"):
         functions = _from_equinox(build, built, name, frozen)
     elif isinstance(built, tuple | list) and len(built) == 2 and all(map(callable, built)):
-        functions = _from_pair(*built)
+        init, apply = built
+        functions = TreeFunctions(
+            lambda seed: init(jax.random.key(seed)),
+            lambda tree, memory, observation: (apply(tree, observation), memory),
+        )
     else:
         raise ConfigError([(KEY, f"expected {name} to return {EXPECTED}, found {_type_text(built)}")])
     return TreeNetwork(functions, name)
@@ -193,13 +197,6 @@ def _refuse_torch(built: Any, name: str) -> None:
         text = f"{name} returns a PyTorch module ({_type_text(built)}), which neither JAX nor TensorFlow can compile"
         text += ", and whose results for one candidate depend on the size of the batch and the number of threads"
         raise ConfigError([(KEY, f"{text}: expected {EXPECTED}")])
-
-
-def _from_pair(init: Callable[..., Any], apply: Callable[..., Any]) -> TreeFunctions:
-    return TreeFunctions(
-        lambda seed: init(jax.random.key(seed)),
-        lambda tree, memory, observation: (apply(tree, observation), memory),
-    )
 
 
 def _from_linen(module: Any, name: str, zeros: Any, frozen: bool) -> TreeFunctions:
