@@ -1,7 +1,8 @@
 """Learning with `algorithm.delay`: timesteps and wall time to a target return.
 
     python -m benchmarks.delayed_learning --csv docs/cluster/delay.csv --png docs/cluster/delay.png
-    python -m benchmarks.delayed_learning es_cartpole --seeds 3         some configs, fewer seeds
+    python -m benchmarks.delayed_learning es_cartpole --seeds 3         some configs, fewer or more seeds
+    python -m benchmarks.delayed_learning es_pendulum --seeds 20 --delays 0 1
     python -m benchmarks.delayed_learning --table                       the results so far, no run
 
 Each config is trained with a delay of 0, 1 and 2 and several seeds, one run after the other in this process. The
@@ -18,7 +19,7 @@ import csv
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -154,7 +155,7 @@ def simulated_seconds(generations: Sequence[Sequence[Sequence[int]]], delay: int
     return np.array(DelayedSimulation(seconds, delay, workers).run())
 
 
-def table(studies: Sequence[Study], results: Sequence[Result]) -> Iterator[str]:
+def table(studies: Sequence[Study], results: Sequence[Result], delays: Sequence[int] = DELAYS) -> Iterator[str]:
     """Yield the lines of the table, with the seeds that are finished for every delay."""
     yield (
         "| config (target) | delay | seeds that reach it | timesteps, median | over delay 0 | "
@@ -163,11 +164,11 @@ def table(studies: Sequence[Study], results: Sequence[Result]) -> Iterator[str]:
     yield "|---|---|---|---|---|---|---|---|"
     for study in studies:
         lines = {(line.delay, line.seed): line for line in results if line.config == study.config}
-        seeds = [seed for seed in range(1, study.seeds + 1) if all((delay, seed) in lines for delay in DELAYS)]
+        seeds = [seed for seed in range(1, study.seeds + 1) if all((delay, seed) in lines for delay in delays)]
         if not seeds:
             continue
         plain = [lines[0, seed] for seed in seeds]
-        for delay in DELAYS:
+        for delay in delays:
             runs = [lines[delay, seed] for seed in seeds]
             count = sum(run.steps_to_target is not None for run in runs)
             steps, seconds = (_ratio(runs, plain, name) for name in ("steps_to_target", "seconds_to_target"))
@@ -243,13 +244,15 @@ def main() -> int:
     parser.add_argument("--csv", type=Path, help="file with one line per finished run")
     parser.add_argument("--png", type=Path, help="draw the curves of the finished runs below --out into this file")
     parser.add_argument("--table", action="store_true", help="start no run")
+    parser.add_argument("--delays", type=int, nargs="+", default=DELAYS, help="0 and others")
     options = parser.parse_args()
-    studies = [study for study in STUDIES if study.config in (options.names or names)]
+    chosen = [study for study in STUDIES if study.config in (options.names or names)]
+    studies = [replace(study, seeds=options.seeds or study.seeds) for study in chosen]
     runs = [
         Run(study, delay, seed, options.out / study.config / f"delay_{delay}" / str(seed))
         for study in studies
-        for seed in range(1, (options.seeds or study.seeds) + 1)
-        for delay in DELAYS
+        for seed in range(1, study.seeds + 1)
+        for delay in options.delays
     ]
     results = read(options.csv)
     for run in runs:
@@ -259,7 +262,7 @@ def main() -> int:
             results[key] = run.result()
             if options.csv:
                 write(options.csv, list(results.values()))
-    print("\n".join(table(studies, list(results.values()))))
+    print("\n".join(table(studies, list(results.values()), options.delays)))
     if options.png:
         finished: dict[tuple[str, int], list[Run]] = {}
         for run in runs:
