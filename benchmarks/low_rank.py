@@ -5,7 +5,8 @@
 The network is 27-256-256-256-8 with tanh and biases. A step evaluates each member once. "full" is full noise, "shared"
 the same weights for all members. Variants are measured in turn, and ratios are medians over rounds, because other load
 changes the speed of a shared machine. The update includes the noise. Memory is the peak of a job with
-4,096 members. JAX (--library jax: a Keras model on the JAX backend) needs the extra `jax` and Keras.
+4,096 members. JAX (--library jax: a Keras model on the JAX backend) needs the extra `jax` and Keras. `--parts compiled`
+measures whole generations of compiled episodes.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from hpc_es.policies import mlp
 
 INPUTS, HIDDEN, OUTPUTS = 27, (256, 256, 256), 8
 SPACES = Spaces(flat_observations(INPUTS), Box(np.full(OUTPUTS, -1, np.float32), np.full(OUTPUTS, 1, np.float32)))
-PARTS = ["steps", "update", "memory"]
+PARTS = ["steps", "update", "memory", "compiled"]
 MEMORY_MEMBERS = 4096
 # Microseconds of a member in NumPy of a prototype, by variant and members (one core of a shared AMD EPYC)
 REFERENCE: Mapping[str, Mapping[int, float]] = {
@@ -62,7 +63,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.low_rank", description=__doc__)
     parser.add_argument("--members", type=int, nargs="+", default=[16, 64, 256], help="members of a step")
     parser.add_argument("--library", choices=["numpy", "jax"], default="numpy")
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS[:3])
     parser.add_argument("--rounds", type=int, default=9, help="measurements of each variant, in turn")
     parser.add_argument("--seconds", type=float, default=0.05, help="CPU time of a measurement")
     parser.add_argument("--pairs", type=int, default=2048, help="pairs of an update")
@@ -78,6 +79,8 @@ def main() -> int:
         print(update_text(options.pairs, min(options.rounds, 3)))
     if "memory" in options.parts:
         print(memory_text())
+    if "compiled" in options.parts:
+        print(compiled_text())
     if options.csv and rows:
         with options.csv.open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
@@ -218,6 +221,31 @@ def memory_text() -> str:
     peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e3
     text = f"peak memory of a job with {MEMORY_MEMBERS:,} members of a network 3-256-256-256-1, chunks of 256"
     return f"{text}: {peak:.0f} MB (target 300)"
+
+
+def compiled_text() -> str:
+    """Return timesteps per CPU second of whole generations of compiled Pendulum, with full noise and rank 1 and 4."""
+    import hpc_es
+    from hpc_es.config.loading import validate
+
+    texts, timesteps = [], 256 * 200
+    for rank in (None, 1, 4):
+        task = {"kind": "jax_episodes", "env_id": "gymnax:Pendulum-v1", "lanes": 32, "jobs_per_call": 256}
+        config = validate(
+            {
+                "task": {**task, "compilation_cache": False},
+                "policy": {"kind": "mlp", "hidden_dims": HIDDEN, "activation": "relu", "normalisation": "layer"},
+                "algorithm": {"kind": "es", "population_size": 256, "sigma": 0.1},
+                "noise": {"kind": "counter", "rank": rank},
+                "evaluation": {"interval": 0},
+                "stop": {"generations": 4},
+            }
+        )
+        with tempfile.TemporaryDirectory() as directory:
+            clock = [time.process_time() for _ in hpc_es.train(config, Path(directory) / "run")]
+        seconds = median(np.diff(clock))  # of the generations after the first one, in which the call is compiled
+        texts.append(f"{'full noise' if rank is None else f'rank {rank}'} {timesteps / seconds:,.0f}")
+    return f"timesteps of compiled Pendulum per CPU second, 3-256-256-256-1, 256 members: {', '.join(texts)}"
 
 
 if __name__ == "__main__":

@@ -119,3 +119,21 @@ def test_actions_of_own_networks_equal_those_of_formed_candidates(
     turned = replace(candidates, rows=candidates.rows[backwards], scales=candidates.scales[backwards])
     again = policy.bind(turned, None).act(observations[backwards])
     assert again[backwards].tobytes() == actor.act(observations).tobytes()  # whatever the position in a call
+
+
+@pytest.mark.parametrize(("scale", "expected"), [(0.1, [-0.2, 8.1, 11.1]), (-0.1, [-0.8, 7.9, 11.9])])
+def test_dense_layer_by_hand(scale: float, expected: list[float]) -> None:
+    """x W + (s x B) A + b + s b'; see tests/core/test_population.py."""
+    layout, x = Layout({"kernel": (2, 3), "bias": (3,)}), np.array([3, 4], np.float32)
+    common = {"kernel": np.array([[1, 2, 0], [-1, 0.5, 3]], np.float32)}
+    own = {
+        "kernel" + LEFT: np.array([[2, -1]], np.float32),
+        "kernel" + RIGHT: np.array([[1, 0, -2]], np.float32) * np.float32(scale),
+        "bias": np.array([0.5, 0, -0.5], np.float32) + np.float32(scale) * np.array([1, 1, 0], np.float32),
+    }
+
+    def dense(parameters: Any, memory: Any, observation: Any) -> tuple[Any, Any]:
+        return observation @ parameters["kernel"] + parameters["bias"], memory
+
+    outputs, _ = with_factors(dense, layout, ["kernel"])(common, own, (), x)
+    np.testing.assert_allclose(outputs, expected, rtol=1e-6)

@@ -14,7 +14,7 @@ import keras
 
 from hpc_es.core.data import Box, ObservationSpec, Spaces
 from hpc_es.core.keys import Keys
-from hpc_es.core.population import Explicit, Factorisation, LowRank
+from hpc_es.core.population import Explicit, Factorisation, Layout, LowRank
 from hpc_es.noise.counter import CounterNoise
 from hpc_es.noise.low_rank import LowRankNoise
 from hpc_es.policies import network
@@ -71,3 +71,35 @@ def test_actions_equal_those_of_formed_candidates(builder: str, rank: int, forme
     turned = replace(candidates, rows=candidates.rows[backwards], scales=candidates.scales[backwards])
     again = policy.bind(turned, None).act(observations[backwards])
     assert again[backwards].tobytes() == policy.bind(candidates, None).act(observations).tobytes()
+
+
+class Dense:
+    """A `Network` of one dense layer."""
+
+    layout = Layout({"kernel": (2, 3), "bias": (3,)})
+
+    def memory(self) -> Any:
+        return ()
+
+    def apply(self, parameters: Any, memory: Any, observation: Any) -> Any:
+        return keras.ops.matmul(observation[None], parameters["kernel"])[0] + parameters["bias"], memory
+
+
+@pytest.mark.parametrize(("scale", "expected"), [(0.1, [-0.2, 8.1, 11.1]), (-0.1, [-0.8, 7.9, 11.9])])
+def test_dense_layer_by_hand(scale: float, expected: list[float]) -> None:
+    """x W + (s x B) A + b + s b'; see tests/core/test_population.py."""
+    import tensorflow as tf
+
+    from hpc_es.policies.networks.tensorflow_low_rank import apply_factored, parameters_of
+
+    common = {"kernel": tf.constant([[1, 2, 0], [-1, 0.5, 3]], tf.float32)}
+    left, right, bias, change = ([[2.0, -1]], [[1.0, 0, -2]], [0.5, 0, -0.5], [1.0, 1, 0])
+    own = {"kernel:left": tf.constant(left), "kernel:right": scale * tf.constant(right)}
+    own["bias"] = tf.constant(bias) + scale * tf.constant(change)
+    network: Any = Dense()
+
+    @tf.function(autograph=False)
+    def call(x: Any) -> Any:
+        return apply_factored(network, parameters_of(Dense.layout, common, own), (), x)[0]
+
+    np.testing.assert_allclose(call(tf.constant([3.0, 4])), expected, rtol=1e-6)
