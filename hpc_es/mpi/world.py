@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import json
+import math
 import os
 import socket
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
@@ -28,13 +30,8 @@ from hpc_es.mpi.shared_memory import NodeMemory, Windows
 
 if TYPE_CHECKING:
     from mpi4py import MPI
-import json
-import math
-from collections.abc import Mapping
 
 Bytes = npt.NDArray[np.uint8]  # uint8[...]
-
-
 Int64 = npt.NDArray[np.int64]  # int64[...]
 
 SENDS_TESTED = 2  # more than one, so that completed sends do not accumulate
