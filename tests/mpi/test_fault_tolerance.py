@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from hpc_es.mpi.connect import INIT_LIMIT
 from hpc_es.mpi.fault_tolerance import node_position
 from tests.helpers.harness import Finished, script
 from tests.helpers.ulfm import HANG_SECONDS, needs_ulfm, start
@@ -223,10 +224,8 @@ def test_rank_can_die_after_the_end() -> None:
 
 @needs_ulfm
 def test_death_of_a_rank_during_the_start_ends_the_job() -> None:
-    code = (
-        f"{HEAD}\nfault_tolerance.START_SECONDS = 4.0\nrank = int(os.environ['OMPI_COMM_WORLD_RANK'])\ndie(1)\n{BODY}"
-    )
-    with start(3, ["-c", f"{code}    return 0\nguarded(body)"]) as job:
+    before = f"os.environ['{INIT_LIMIT}'] = '4'\nrank = int(os.environ['OMPI_COMM_WORLD_RANK'])\ndie(1)"
+    with start(3, ["-c", f"{HEAD}\n{before}\n{BODY}    return 0\nguarded(body)"]) as job:
         done = job.wait(HANG_SECONDS)
     assert done.status != 0 and not done.timed_out, str(done)
     assert "connect.py" in done.stderr, str(done)
