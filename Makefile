@@ -71,7 +71,7 @@ test-all-extras: venv ## all extras in one virtual environment, that of test-jax
 campaign: venv  ## random runs under random kills, damage, full disks and the like for MINUTES; again to go on
 	$(BIN)/python -m tests.campaign --minutes $(MINUTES) --seed $(SEED) --out runs/campaign_$(SEED)
 
-# About one in a thousand starts of MPICH 5.0.2 under srun on a loaded machine hangs in MPI_Init: those tests run again.
+# A start of MPICH 5.0.2 under srun on a loaded machine was seen to hang in MPI_Init: tests with this limit run again.
 test-slurm: venv ## the tests on real SLURMs of two nodes, which it starts and stops; gets SLURM by apt, as root
 	$(BIN)/python -m tests.slurm.install
 	$(PYTEST) --numprocesses 2 --reruns 1 --only-rerun 'Timeout \(0:00:45\)!' tests/slurm

@@ -55,11 +55,13 @@ class Waiting:
     @contextlib.contextmanager
     def patiently(self, is_patient: bool = True) -> Iterator[None]:
         """Sleep longer in this context, where ranks wait for rank 0 to start or to end a run."""
-        self._max_sleep = PATIENT_SLEEP_SECONDS if is_patient else MAX_SLEEP_SECONDS
+        before = self._max_sleep
+        if is_patient:
+            self._max_sleep = PATIENT_SLEEP_SECONDS
         try:
             yield
         finally:
-            self._max_sleep = MAX_SLEEP_SECONDS
+            self._max_sleep = before
 
     def wait(self, request: MPI.Request) -> None:
         """Wait for a request without occupying the core or blocking Python's signal handlers."""

@@ -39,25 +39,15 @@ def parts(policy: Any = CONSTANT, kind: str = "mlp", **options: Any) -> tuple[Ja
 
 def played(
     created: tuple[JaxEpisodes, Any],
-    theta: Any,
+    candidates: Any,
     seeds: Any,
     normaliser: Any = None,
     poll: Any = lambda: None,
     **batch: Any,
 ) -> Outcome:
-    """The outcome of these thetas, [jobs, params], on these seeds, [jobs] or [jobs, episodes]."""
-    return played_population(created, explicit(np.asarray(theta, np.float32)), seeds, normaliser, poll, **batch)
-
-
-def played_population(
-    created: tuple[JaxEpisodes, Any],
-    candidates: Population,
-    seeds: Any,
-    normaliser: Any = None,
-    poll: Any = lambda: None,
-    **batch: Any,
-) -> Outcome:
-    """The outcome of a population."""
+    """The outcome of a population, or of thetas, [jobs, params], on these seeds, [jobs] or [jobs, episodes]."""
+    if not isinstance(candidates, Population):
+        candidates = explicit(np.asarray(candidates, np.float32))
     (task, policy), jobs = created, len(candidates)
     seeds = np.asarray(seeds, np.int64).reshape(jobs, -1)
     arguments: dict[str, Any] = {

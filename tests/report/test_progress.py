@@ -175,10 +175,13 @@ def test_log_file_is_stamped_and_appended(tmp_path: Path) -> None:
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux's /dev/full")
 def test_full_disk_does_not_end_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "log.txt").symlink_to("/dev/full")
-    monkeypatch.setattr(sys, "stdout", open("/dev/full", "w", buffering=1))  # noqa: PTH123, SIM115
+    full = open("/dev/full", "w", buffering=1)  # noqa: PTH123, SIM115
+    monkeypatch.setattr(sys, "stdout", full)
+    with pytest.raises(OSError, match="No space left"):
+        full.write("a line\n")
     progress = Progress(tmp_path, limits())
     progress.update(row(0))
-    progress.finish("finished")
+    progress.finish("finished")  # neither raises
 
 
 def test_ascii_terminal_does_not_end_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

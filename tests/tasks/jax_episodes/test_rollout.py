@@ -14,7 +14,7 @@ from hpc_es.core.errors import RunError
 from hpc_es.core.population import Factorisation, LowRank
 from hpc_es.tasks.jax_episodes import task as tasks
 from hpc_es.tasks.observation_statistics import Deviations, Moments
-from tests.helpers.jax_playing import CONSTANT, constant, in_segments, parts, plainly, played, played_population
+from tests.helpers.jax_playing import CONSTANT, constant, in_segments, parts, plainly, played
 from tests.helpers.jax_walk import lengths
 
 SEEDS = np.random.default_rng(5).integers(2**31, size=24)
@@ -273,7 +273,7 @@ def test_low_rank_candidates_play_as_formed_ones_in_any_lane(name: str) -> None:
     rows, scales = np.arange(24) // 2, np.where(np.arange(24) % 2, 0.2, -0.2).astype(np.float32)
     numbers = np.random.default_rng(1).standard_normal((12, factorisation.compact.size)).astype(np.float32)
     candidates = LowRank(factorisation, theta, numbers, rows, scales)
-    result = played_population((task, policy), candidates, SEEDS).rows
+    result = played((task, policy), candidates, SEEDS).rows
     formed = played((task, policy), candidates.stacked(), SEEDS).rows
     np.testing.assert_allclose(result["return_"], formed["return_"], rtol=1e-4, atol=1e-4)
     np.testing.assert_array_equal(result["length"], formed["length"])
@@ -282,4 +282,4 @@ def test_low_rank_candidates_play_as_formed_ones_in_any_lane(name: str) -> None:
     assert program.form.params < policy.layout.size
     order = np.random.default_rng(2).permutation(24)
     turned = LowRank(factorisation, theta, numbers, rows[order], scales[order])
-    assert played_population((task, policy), turned, SEEDS[order]).rows.tobytes() == result[order].tobytes()
+    assert played((task, policy), turned, SEEDS[order]).rows.tobytes() == result[order].tobytes()
