@@ -5,14 +5,29 @@ model: tests.helpers.own_models:line
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
+import sys
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 
 DIMENSIONS = ("NWC", "WIO", "NWC")
 SLOPE = np.array([2.0, -1.0], np.float32)  # of the data
+
+
+def skip_without_keras() -> None:
+    """Skip the test if Keras is missing or has another backend than JAX, without importing it.
+
+    hpc_es selects the backend before a user's module imports Keras. Without TensorFlow, an earlier import fails, and
+    later ones in the same process then give a broken Keras.
+    """
+    if importlib.util.find_spec("keras") is None:
+        pytest.skip("Keras is not installed here: make test-jax")
+    if (keras := sys.modules.get("keras")) is not None and keras.backend.backend() != "jax":
+        pytest.skip("Keras was imported with another backend")
 
 
 def points(seed: int, rows: int = 8) -> Any:

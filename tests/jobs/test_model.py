@@ -18,9 +18,8 @@ from hpc_es.cli import main
 from hpc_es.config.loading import validate
 from hpc_es.mpi.world import World
 from hpc_es.training import check as checking
-from tests.helpers import runs
+from tests.helpers import own_models, runs
 from tests.helpers.harness import ROOT, Finished, Job, start
-from tests.helpers.own_models import SLOPE
 
 MODELS = "tests.helpers.own_models"
 TINY = f"""
@@ -122,7 +121,7 @@ def test_es_finds_the_plane_and_the_best_parameters_are_loaded_evaluated_and_exp
     assert rows[-1]["evaluation_info_absolute"] < 0.2
     assert rows[-1]["episodes_total"] == 60 * 32
     model = hpc_es.load_model(run, "last", trust=True)
-    assert model.parameters["slope"] == pytest.approx(SLOPE, abs=0.1)
+    assert model.parameters["slope"] == pytest.approx(own_models.SLOPE, abs=0.1)
     assert model.parameters["offset"]["bias"] == pytest.approx(1, abs=0.1)
     result = json.loads(output(capsys, ["eval", str(run), "--which", "last", "--trust", "--json"]))
     assert (result["episodes"], result["model"]) == (1, f"{MODELS}:line")
@@ -139,9 +138,11 @@ def test_es_finds_the_plane_and_the_best_parameters_are_loaded_evaluated_and_exp
 
 
 def test_keras_model_is_trained_and_exported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    keras = pytest.importorskip("keras")
+    own_models.skip_without_keras()
     run = tmp_path / "run"
     trained(run, "keras_line")
+    import keras
+
     output(capsys, ["export", str(run), str(tmp_path / "line.keras"), "--which", "last", "--trust"])
     model = keras.saving.load_model(tmp_path / "line.keras", compile=False)
     weights = np.concatenate([np.ravel(variable.value) for variable in model.trainable_variables])

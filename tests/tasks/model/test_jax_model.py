@@ -75,12 +75,8 @@ def test_score_gets_the_dtypes_of_the_tree() -> None:
     assert outcome.rows["return_"][0] == pytest.approx(-np.mean(errors**2), rel=1e-5)
 
 
-def test_keras_model_is_called_with_the_weights_of_the_candidate_and_without_dropout(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("KERAS_BACKEND", "jax")
-    if pytest.importorskip("keras").backend.backend() != "jax":
-        pytest.skip("Keras was imported with another backend")
+def test_keras_model_is_called_with_the_weights_of_the_candidate_and_without_dropout() -> None:
+    own_models.skip_without_keras()
     created = task("keras_line")
     shapes = created.model.layout.shapes
     assert list(shapes.values()) == [(2, 3), (3,), (3, 1), (1,)]
@@ -202,7 +198,7 @@ def test_candidate_with_an_infinite_score_is_dropped() -> None:
 )
 def test_wrong_model_is_refused_when_it_is_built(name: str, text: str) -> None:
     if name.startswith("keras"):
-        pytest.importorskip("keras")
+        own_models.skip_without_keras()
     with pytest.raises(ConfigError) as caught:
         task(name)
     assert text in str(caught.value)
@@ -237,7 +233,7 @@ def test_wrong_model_is_refused_when_it_is_built(name: str, text: str) -> None:
 )
 def test_wrong_model_is_refused_by_check(name: str, text: str) -> None:
     if name.startswith("keras"):
-        pytest.importorskip("keras")
+        own_models.skip_without_keras()
     problem = task(name, jobs_per_call=2).problem("vectors", None, Keys(5), 16)
     with pytest.raises(ConfigError) as caught:
         problem.check()
