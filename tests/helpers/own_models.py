@@ -80,6 +80,44 @@ def keras_line() -> Any:
     return {"parameters": build, "score": score, "batch": points}
 
 
+def keras_layers() -> Any:
+    """A Keras model with dropout, statistics of BatchNorm other than those of a new layer, and a frozen layer."""
+    import keras
+
+    def build(seed: int) -> Any:
+        layers = [keras.Input((2,)), keras.layers.Dense(16, "tanh", trainable=False), keras.layers.Dense(16, "tanh")]
+        layers += [keras.layers.BatchNormalization(name="norm"), keras.layers.Dropout(0.5), keras.layers.Dense(1)]
+        model = keras.Sequential(layers)
+        norm = model.get_layer("norm")
+        norm.moving_mean.assign(np.linspace(-1, 1, 16))
+        norm.moving_variance.assign(np.linspace(0.5, 2, 16))
+        return model
+
+    return {**keras_line(), "parameters": build, "validation": lambda: points(1000, 100)}
+
+
+def keras_training() -> Any:
+    """A Keras model whose statistics of BatchNorm would change."""
+    return {**keras_layers(), "score": lambda model, batch: model(batch[0], training=True).sum()}
+
+
+def keras_dropping() -> Any:
+    """A Keras model with a layer that draws random numbers."""
+    import keras
+
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dropout(0.5), keras.layers.Dense(1)])
+    return {**keras_training(), "parameters": model}
+
+
+def keras_random_constants() -> Any:
+    """A Keras model with a frozen layer whose weights differ from call to call."""
+    import keras
+
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, trainable=False), keras.layers.Dense(1)])
+    model.layers[0].bias.assign([next(COUNTER)])
+    return {**keras_line(), "parameters": model}
+
+
 def convolving() -> Any:
     """A convolution, which is computed one candidate after the other on a CPU."""
     import jax

@@ -137,16 +137,47 @@ def test_es_finds_the_plane_and_the_best_parameters_are_loaded_evaluated_and_exp
         assert arrays["slope"].tobytes() == model.arrays["slope"].tobytes()
 
 
-def test_keras_model_is_trained_and_exported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+NOISE = {"full": "{kind: counter}", "rank 1": "{kind: counter, rank: 1}", "rank 4": "{kind: counter, rank: 4}"}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("noise", NOISE)
+def test_keras_model_killed_on_two_ranks_and_resumed_on_three_equals_one_rank(noise: str, tmp_path: Path) -> None:
+    own_models.skip_without_keras()
+    options, run = (f"task.model={MODELS}:keras_layers", f"noise={NOISE[noise]}"), tmp_path / "run"
+    with begin(2, run, *options, "stop.generations=100000") as job:
+        runs.wait_for(lambda: runs.generation(run) > 3, 240.0)
+        job.kill()
+    end = f"stop.generations={runs.newest(run).state.generation + 2}"
+    finished(3, run, *options, end)
+    reference = tmp_path / "reference"
+    runs.here(runs.tiny(tmp_path, TINY), reference, [*options, end])
+    runs.assert_same(run, reference)
+    assert len({row["return_mean"] for row in runs.rows(run)}) > 3  # the search moves
+
+
+def test_keras_model_is_trained_evaluated_loaded_and_exported_with_its_constants(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Statistics of BatchNorm and frozen layers do not change, and dropout has no effect."""
     own_models.skip_without_keras()
     run = tmp_path / "run"
-    trained(run, "keras_line")
+    trained(run, "keras_layers")
     import keras
 
     output(capsys, ["export", str(run), str(tmp_path / "line.keras"), "--which", "last", "--trust"])
-    model = keras.saving.load_model(tmp_path / "line.keras", compile=False)
-    weights = np.concatenate([np.ravel(variable.value) for variable in model.trainable_variables])
-    assert weights.tobytes() == runs.newest(run).state.theta.tobytes()
+    exported = keras.saving.load_model(tmp_path / "line.keras", compile=False)
+    loaded = hpc_es.load_model(run, "last", trust=True).parameters
+    for model in (exported, loaded):
+        weights = np.concatenate([np.ravel(variable.value) for variable in model.trainable_variables])
+        assert weights.tobytes() == runs.newest(run).state.theta.tobytes()
+        np.testing.assert_array_equal(model.get_layer("norm").moving_mean, np.linspace(-1, 1, 16, dtype="f4"))
+    frozen = [model.layers[0].kernel.value for model in (exported, loaded)]
+    np.testing.assert_array_equal(*frozen)
+    x, y = own_models.points(1000, 100)
+    expected = -np.mean((np.asarray(exported(x))[:, 0] - y) ** 2)
+    result = json.loads(output(capsys, ["eval", str(run), "--which", "last", "--trust", "--json"]))
+    assert result["return_mean"] == pytest.approx(expected, rel=1e-5)
 
 
 def test_policy_is_not_loaded_from_a_run_of_a_model(reference: Path) -> None:

@@ -47,6 +47,7 @@ class Parameters(Protocol):
     """The parameters of a model by name, and what `score` gets for them."""
 
     layout: Layout
+    constants: Sequence[Array]  # values of variables that the search does not change, [*shape]
 
     def initial(self, seed: int) -> Mapping[str, Array]:
         """Return the initial parameters by name, [*shape]."""
@@ -63,6 +64,8 @@ class Parameters(Protocol):
 
 class TreeParameters:
     """Parameters that are a tree of arrays, named by their path, such as "layers/0/kernel"."""
+
+    constants: Sequence[Array] = ()
 
     def __init__(self, create: Callable[[int], Any], name: str) -> None:
         """Raise ConfigError unless the arrays are floating-point; `name` is that of the user's function."""
@@ -96,7 +99,8 @@ class TreeParameters:
 class KerasParameters:
     """The trainable variables of a Keras model on the JAX backend; its other variables are constants.
 
-    Layers act as in inference: dropout has no effect, and statistics of BatchNorm do not change.
+    Layers act as in inference: dropout has no effect, and statistics of BatchNorm do not change. A call that changes a
+    variable that is not trainable, as with training=True, is refused: the change would be lost.
     """
 
     def __init__(self, create: Callable[[int], Any], name: str) -> None:
@@ -117,7 +121,7 @@ class KerasParameters:
         variables = {variable.path: variable.value for variable in model.trainable_variables}
         require_parameters(KEY, name, variables)
         self._model, self._dtypes = model, {path: array.dtype for path, array in variables.items()}
-        self._constants = [keras.ops.convert_to_numpy(variable) for variable in model.non_trainable_variables]
+        self.constants: Sequence[Array] = [jnp.asarray(variable.value) for variable in model.non_trainable_variables]
         self.layout = Layout({path: tuple(array.shape) for path, array in variables.items()})
         self._training = inference_arguments(model)
 
@@ -133,9 +137,24 @@ class KerasParameters:
         weights = [jnp.asarray(parts[path]).astype(dtype) for path, dtype in self._dtypes.items()]
 
         def call(*inputs: Any, **keywords: Any) -> Any:
-            return self._model.stateless_call(weights, self._constants, *inputs, **{**self._training, **keywords})[0]
+            keywords = {**self._training, **keywords}
+            result, after = self._model.stateless_call(weights, self.constants, *inputs, **keywords)
+            self._require_constants(after)
+            return result
 
         return call
+
+    def _require_constants(self, after: Sequence[Any]) -> None:
+        """Raise ConfigError if a call has changed a variable that is not trainable.
+
+        `after` are its values after the call, which JAX may trace.
+        """
+        for variable, before, value in zip(self._model.non_trainable_variables, self.constants, after, strict=True):
+            if value is before:
+                continue
+            does = "draws random numbers" if "seed_generator" in variable.path else f"changes {variable.path}"
+            text = f"a call of the model in score of {self._name} {does}, which compiled calls cannot keep: expected no"
+            raise ConfigError([(KEY, f"{text} training=True, and layers whose outputs depend on their inputs only")])
 
     def restored(self, theta: Float32) -> Any:
         for variable, array in zip(self._model.trainable_variables, self.layout.split(theta).values(), strict=True):
@@ -226,10 +245,16 @@ class Model:
         leaves, structure = jax.tree.flatten(self.data(source, seed))
         return _digest(str(structure), leaves)
 
+    def layout_digest(self) -> str:
+        """Return the SHA-256 of the names and shapes of the parameters and of the constants."""
+        return _digest(str(dict(self.layout.shapes)), self.parameters.constants)
+
     def digest(self, seed: int) -> str:
-        """Return the SHA-256 of the initial parameters and of batches, to compare two calls of the user's function."""
+        """Return the SHA-256 of parameters, constants and batches, to compare two calls of the user's function."""
+        constants = _digest("", self.parameters.constants)
         batches = [self.data_digest(source, seed) for source in self.sources]
-        return _digest("".join(batches), [np.asarray(array) for array in self.parameters.initial(seed).values()])
+        arrays = [np.asarray(array) for array in self.parameters.initial(seed).values()]
+        return _digest("".join([constants, *batches]), arrays)
 
 
 def _digest(text: str, arrays: Sequence[Array]) -> str:

@@ -273,8 +273,8 @@ class ModelProblem(VectorProblemDefaults):
         directory.
         """
         model = self._task.model
-        parts, digests = str(dict(model.layout.shapes)), "".join(model.data_digest(one, 0) for one in model.sources)
-        for what, text in (("parameters", parts), ("batches", digests)):
+        batches = "".join(model.data_digest(source, 0) for source in model.sources)
+        for what, text in (("parameters", model.layout_digest()), ("batches", batches)):
             if run.call_on_rank_0(lambda text=text: text) != text:  # type: ignore[misc]
                 problem = f"rank {run.rank} has other {what} than rank 0: expected {model.name} to give every rank"
                 raise RunError(f"{KEY}: {problem} the same, for example with files and keys in a fixed order")

@@ -223,6 +223,9 @@ def test_wrong_model_is_refused_when_it_is_built(name: str, text: str) -> None:
             "(96 bytes): expected batches of one shape",
         ),
         ("keras_growing_batches", "returns (float32[9, 2], float32[9]) (108 bytes), but an earlier call returned"),
+        ("keras_training", "keras_training changes sequential/norm/moving_mean, which compiled calls cannot keep"),
+        ("keras_dropping", "keras_dropping draws random numbers, which compiled calls cannot keep: expected no"),
+        ("keras_random_constants", "returns other parameters or batches when it is called again"),
         ("random_batches", "two calls of batch(0) of tests.helpers.own_models:random_batches differ"),
         ("random_parameters", "returns other parameters or batches when it is called again"),
         (
