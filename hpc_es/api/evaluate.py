@@ -102,7 +102,7 @@ def _evaluate_model(source: StoredPolicy, asked: EvaluationRequest) -> JsonObjec
     problem = task.problem("vectors", None, Keys(asked.seed), USUAL_CHUNK)
     episodes = asked.episodes if problem.evaluation_episodes is None else problem.evaluation_episodes
     try:
-        rows = _rows(cut(episodes, USUAL_CHUNK), _measured_by(problem, source))
+        rows = _rows(cut(episodes, USUAL_CHUNK), _measured_by(problem, source), "evaluation")
     finally:
         task.close()
     means = {f"info_{name}": float(np.nanmean(rows[INFO][:, column])) for column, name in enumerate(info)}
@@ -126,14 +126,14 @@ def play(source: StoredPolicy, task: Episodic, asked: EvaluationRequest) -> Rows
     return _rows(cut(asked.episodes, USUAL_CHUNK), evaluate_chunk)
 
 
-def _rows(chunks: Sequence[Chunk], evaluate_chunk: Callable[[Chunk], Outcome]) -> Rows:
-    """Return rows[episodes] of some chunks; failures are written to stderr."""
+def _rows(chunks: Sequence[Chunk], evaluate_chunk: Callable[[Chunk], Outcome], job: str = "episode") -> Rows:
+    """Return rows[jobs] of some chunks; failures are written to stderr, with `job` as the name of a job."""
     rows: list[Rows] = []
     for chunk in chunks:
         outcome = evaluate_chunk(chunk)
         rows.append(outcome.rows)
         for failure in outcome.failures:
-            sys.stderr.write(f"episode {chunk.first_job + failure.position} failed: {failure.text}\n")
+            sys.stderr.write(f"{job} {chunk.first_job + failure.position} failed: {failure.text}\n")
     joined: Rows = np.concatenate(rows)
     return joined
 

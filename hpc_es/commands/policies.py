@@ -72,7 +72,7 @@ def run_eval(arguments: argparse.Namespace) -> int:
             video.write_video(source, seeds(arguments.seed, [0])[0], arguments.video)
         result = evaluate(source, EvaluationRequest(arguments.episodes, arguments.seed, arguments.actions))
     sys.stdout.write(json.dumps(result) + "\n" if arguments.json else evaluation_text(result))
-    return 1 if result["failed"] == arguments.episodes else 0
+    return 1 if result["failed"] == result["episodes"] else 0
 
 
 def _require_compatible_options(arguments: argparse.Namespace) -> None:
@@ -113,7 +113,7 @@ def _eval_all(arguments: argparse.Namespace) -> int:
             write_text(arguments.output, table(rows))
         elif world.rank == 0:
             sys.stdout.write(table(rows))
-        return 1 if all(row["failed"] == arguments.episodes for row in rows) else 0
+        return 1 if all(row["failed"] == row["episodes"] for row in rows) else 0
 
     guarded(body)
 

@@ -61,6 +61,7 @@ class Measure:
 
 
 RETURNS = Measure("return per episode", "return_mean", "return_std", ("timesteps", "seconds"))
+SCORES = Measure("score", "return_mean", "return_std", ("evaluations", "seconds"))
 VALUES = Measure("best value", "best_value", None, ("evaluations", "seconds"))
 REWARDS = Measure("best reward", "best_reward", None, ("programs", "seconds"))
 
@@ -88,7 +89,7 @@ class RunCurves:
         for measure in (REWARDS, VALUES):
             if np.isfinite(self.columns[measure.y]).any():
                 return measure
-        return RETURNS
+        return SCORES if (self.config.get("task") or {}).get("kind") == "model" else RETURNS
 
     @property
     def stopped_on_success(self) -> bool:

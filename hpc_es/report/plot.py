@@ -32,6 +32,7 @@ from hpc_es.core.errors import UserError
 from hpc_es.report.curves import (
     RETURNS,
     REWARDS,
+    SCORES,
     VALUES,
     X_AXES,
     Curve,
@@ -85,7 +86,7 @@ PROGRAM_DIAGNOSTICS: Mapping[str, tuple[LineStyle, str]] = {
     "token_entropy": ("-", "entropy per token"),
     "distinct_programs": (":", "distinct programs per batch"),
 }
-DIAGNOSTICS = {VALUES: VECTOR_DIAGNOSTICS, RETURNS: VECTOR_DIAGNOSTICS, REWARDS: PROGRAM_DIAGNOSTICS}
+DIAGNOSTICS = {**dict.fromkeys((VALUES, RETURNS, SCORES), VECTOR_DIAGNOSTICS), REWARDS: PROGRAM_DIAGNOSTICS}
 
 
 def plot(runs: Sequence[Path], output: Path, x: X | None = None, title: str | None = None) -> None:
@@ -253,7 +254,7 @@ def _add_legends(result: Figure, groups: Sequence[RunGroup], title: str | None, 
 def _subject(groups: Sequence[RunGroup]) -> str:
     """Return the environment, program or type of task if all groups have the same one."""
     tasks = [group.runs[0].config.get("task") or {} for group in groups]
-    keys = ("env_id", "game", "name", "function", "kind")
+    keys = ("env_id", "game", "name", "function", "model", "kind")
     subjects = {next((str(task[key]) for key in keys if task.get(key)), "") for task in tasks}
     return subjects.pop() if len(subjects) == 1 else "Learning curves"
 

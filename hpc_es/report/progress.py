@@ -35,14 +35,16 @@ class Progress:
 
     Use it as a context manager, or call `close`, so that the terminal's cursor is restored. A full disk or a closed
     terminal never ends the run: output that cannot be written is dropped. With the `goal` of an objective, rows are
-    printed as values and evaluations.
+    printed as values and evaluations; with `scores`, as scores and evaluations, such as those of a model.
     """
 
-    def __init__(self, run_dir: Path, stop: Stop, verbose: bool = True, goal: Goal | None = None) -> None:
+    def __init__(
+        self, run_dir: Path, stop: Stop, verbose: bool = True, goal: Goal | None = None, scores: bool = False
+    ) -> None:
         self._log = run_dir / "log.txt"
         self._stop = stop
         self._verbose = verbose  # False: only log.txt
-        self._goal = goal
+        self._goal, self._scores = goal, scores
         self._info: Info = {}
         self._rows: tuple[Row, ...] = ()  # replaced, not changed: the thread of the live display reads it
         self._last_evaluation: Number = None
@@ -147,7 +149,7 @@ class Progress:
         total = f" of {self._stop.generations}" if self._stop.generations is not None else ""
         left = seconds_left(self._stop, self._rows)
         elapsed = (row.get("seconds_total") or 0.0) + since_row_seconds
-        failed = "failed evaluations" if self._goal else "failed episodes"
+        failed = "failed evaluations" if self._goal or self._scores else "failed episodes"
         entries = [
             ("generation", f"{(row['generation'] or 0) + 1}{total}"),
             *self._result_entries(row),
@@ -161,13 +163,12 @@ class Progress:
     def _result_entries(self, row: Row) -> list[tuple[str, str | None]]:
         if "best_reward" in row:
             return _search_entries(row)
-        return self._objective_entries(row) if self._goal else self._episode_entries(row)
+        return self._objective_entries(row) if self._goal else self._centre_entries(row)
 
     def _objective_entries(self, row: Row) -> list[tuple[str, str | None]]:
         """Return the entries of an objective: values as the objective returns them, and evaluations."""
         sign = -1.0 if self._goal == "minimise" else 1.0  # from returns, which are maximised, to values
-        mean, evaluations = row.get("return_mean"), row.get("episodes_this_generation")
-        seconds, last, best = row.get("seconds_this_generation"), self._last_evaluation, self._best_evaluation
+        mean, last, best = row.get("return_mean"), self._last_evaluation, self._best_evaluation
         centre = (
             f"{number(sign * last)} (best {number(sign * best)})" if last is not None and best is not None else None
         )
@@ -179,20 +180,24 @@ class Progress:
             ("feasible", f"{share:.0%}" if share is not None and not math.isnan(share) else None),
             ("sigma", number(row["sigma"]) if row.get("sigma") is not None else None),
             ("value of centre", centre),
-            ("evaluations", number(row.get("episodes_total"))),
-            ("evaluations/s", number(evaluations / seconds) if evaluations is not None and seconds else None),
+            *_evaluation_counts(row),
         ]
 
-    def _episode_entries(self, row: Row) -> list[tuple[str, str | None]]:
+    def _centre_entries(self, row: Row) -> list[tuple[str, str | None]]:
+        """Return the entries of a policy, with returns and timesteps, or of a model, with scores and evaluations."""
         evaluation = None
         if self._last_evaluation is not None:
             evaluation = f"{number(self._last_evaluation)} (best {number(self._best_evaluation)})"
-        return [
-            ("return", f"{number(row.get('return_mean'))} ± {number(row.get('return_std'))}"),
-            ("sigma", number(row["sigma"]) if row.get("sigma") is not None else None),
-            ("evaluation", evaluation),
+        timesteps = [
             ("timesteps", number(row.get("timesteps_total"))),
             ("steps/s", number(row.get("steps_per_second"))),
+        ]
+        population = f"{number(row.get('return_mean'))} ± {number(row.get('return_std'))}"
+        return [
+            ("score" if self._scores else "return", population),
+            ("sigma", number(row["sigma"]) if row.get("sigma") is not None else None),
+            ("score of centre" if self._scores else "evaluation", evaluation),
+            *(_evaluation_counts(row) if self._scores else timesteps),
         ]
 
     def __rich__(self) -> Table:
@@ -204,6 +209,14 @@ class Progress:
         for name, value in [("run", str(self._info.get("name", ""))), *entries]:
             table.add_row(_text(name, "dim"), _text(value))
         return table
+
+
+def _evaluation_counts(row: Row) -> list[tuple[str, str | None]]:
+    evaluations, seconds = row.get("episodes_this_generation"), row.get("seconds_this_generation")
+    return [
+        ("evaluations", number(row.get("episodes_total"))),
+        ("evaluations/s", number(evaluations / seconds) if evaluations is not None and seconds else None),
+    ]
 
 
 def _search_entries(row: Row) -> list[tuple[str, str | None]]:

@@ -32,7 +32,7 @@ from hpc_es.storage.line_logs import EvaluationsLog, FailuresLog, ProgramsLog
 from hpc_es.storage.status import HEARTBEAT_SECONDS, RUNNING, STATUS, EndStatus, final_evaluation, now, this_process
 from hpc_es.tasks.problems import ranks_returns
 from hpc_es.training.collective import FailureReport
-from hpc_es.training.compatibility import needs, rounding_warnings
+from hpc_es.training.compatibility import needs, offers, rounding_warnings
 from hpc_es.training.generation import MetricsRow
 from hpc_es.training.recorder import Recorder, UpdateJournal, UpdateReplay
 from hpc_es.training.run_directory import CONFIG, OpenedRun
@@ -163,7 +163,8 @@ class RunWriter(Recorder):
             remove_leftovers(self.directory / name)
         self._text, self._hash = dump(config), config_hash(config)
         write_text(self.directory / CONFIG, self._text + as_comment(self._provenance))
-        self.progress = Progress(self.directory, config.stop, show_progress, getattr(config.task, "goal", None))
+        goal, scores = getattr(config.task, "goal", None), offers(config).measures_centre
+        self.progress = Progress(self.directory, config.stop, show_progress, goal, scores)
         self._open_logs(old)
         self._failures = FailuresLog(self.directory, keep=bool(old))
         self.remedy = f"see {self._failures.path}, fix the cause, and the same command resumes the run"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ from hpc_es.api.evaluate import EvaluationRequest, evaluate_all, prepare_all
 from hpc_es.cli import main
 from hpc_es.config.loading import validate
 from hpc_es.mpi.world import World
+from hpc_es.report.curves import load
 from hpc_es.training import check as checking
 from tests.helpers import own_models, runs
 from tests.helpers.harness import ROOT, Finished, Job, start
@@ -109,6 +111,30 @@ def test_reference_run_covers_failures_and_records_the_call(reference: Path) -> 
     assert sum(row["failed_episodes"] for row in runs.rows(reference)) > 0
     compiled = runs.newest(reference).provenance["compiled_for"]
     assert (compiled["platform"], compiled["jobs_per_call"]) == ("cpu", 4)
+
+
+def test_texts_about_a_model_name_scores_and_evaluations(reference: Path) -> None:
+    log = (reference / "log.txt").read_text()
+    for expected in (
+        r"  score -?[\d.]+ ± [\d.]+  score of centre ",
+        r"  evaluations \d+  ",
+        r"  failed evaluations \d",
+    ):
+        assert re.search(expected, log), expected
+    assert not re.search("episode|timestep|steps/s", log)
+    assert load(reference).measure.label == "score"
+    assert load(reference).measure.panels[0] == "evaluations"
+
+
+def test_evaluation_of_a_model_without_a_finite_score_fails(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained(tmp_path / "run")
+    monkeypatch.setattr(own_models, "points", lambda seed, rows=8: (np.full((rows, 2), np.inf), np.zeros(rows)))
+    with pytest.raises(SystemExit) as left:
+        main(["eval", str(tmp_path / "run"), "--trust"])
+    assert left.value.code == 1
+    assert "evaluation 0 failed: the score is nan" in capsys.readouterr().err
 
 
 def test_es_finds_the_plane_and_the_best_parameters_are_loaded_evaluated_and_exported(

@@ -150,6 +150,17 @@ def test_progress_line_has_the_expected_text(tmp_path: Path, capsys: pytest.Capt
     )
 
 
+def test_line_of_a_model_has_scores_and_evaluations(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    progress = Progress(tmp_path, limits(), scores=True)
+    evaluation = {"evaluation_episodes": 1, "evaluation_return_mean": 0.25}
+    counts = {"episodes_this_generation": 10, "episodes_total": 20, "failed_episodes": 3}
+    progress.update(row(1, steps_per_second=5.0, **counts, **evaluation))
+    assert capsys.readouterr().out.rstrip() == (
+        "generation 2  score 10 ± 2.5  score of centre 0.25 (best 0.25)  evaluations 20  evaluations/s 5  "
+        "failed evaluations 3  elapsed 0:04"
+    )
+
+
 def test_missing_numbers_are_printed_as_dashes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     progress = Progress(tmp_path, limits())
     nothing: dict[str, Number] = dict.fromkeys(row(0))
