@@ -422,7 +422,7 @@ class CRFMNES(DistributionStrategy):
         With many parameters and few samples, the step size changes little per generation.
         """
         lines = super().notices(state, results, after)
-        if int(after.master["age"]) - int(after.master["least_age"]) < STALLED:
+        if self.problem.changing_fitness or int(after.master["age"]) - int(after.master["least_age"]) < STALLED:
             return lines
         text = f"no better return in {STALLED} generations: a population of {self.population(state)} may be too small"
         return [*lines, f"{text} for {self.problem.size:,} parameters, or sigma too large"]

@@ -378,4 +378,12 @@ def _centre_of(child: int) -> int:
     return child - ELITE
 
 
+def incompatibilities(options: Options, problem: VectorProblem) -> Iterator[tuple[str, str]]:
+    """Yield reasons why the problem does not fit the options: (key, text)."""
+    if problem.changing_fitness and options.validation_episodes == 0:
+        text = "is 0, so the elite keeps the fitness of an earlier generation, but that of task.constraint_handling: "
+        text += "augmented_lagrangian changes"
+        yield "algorithm.validation_episodes", f"{text}: expected 1, or task.constraint_handling: feasible_first"
+
+
 build = DeepGA

@@ -335,6 +335,9 @@ def incompatibilities(options: Options, problem: VectorProblem) -> Iterator[tupl
             "{final_observation: true}, for episodes, or task.vector_behaviour: true for a function or command"
         )
         yield "algorithm.kind", text
+    if problem.changing_fitness:
+        text = "is 'novelty', which compares returns of different generations, but those of task.constraint_handling: "
+        yield "algorithm.kind", f"{text}augmented_lagrangian change: expected task.constraint_handling: feasible_first"
 
 
 build = NoveltySearch

@@ -14,7 +14,9 @@ import numpy as np
 import pytest
 
 import hpc_es
+from hpc_es.config.loading import validate
 from hpc_es.core.data import Float64
+from hpc_es.core.errors import ConfigError
 from hpc_es.tasks.functions.constraints import Lagrangian, feasible_first, lagrangian_terms
 from hpc_es.tasks.functions.problem import BestVector
 from hpc_es.tasks.functions.python_evaluator import (
@@ -24,6 +26,7 @@ from hpc_es.tasks.functions.python_evaluator import (
     objective,
 )
 from hpc_es.tasks.functions.subprocess_evaluator import Command, SubprocessEvaluator
+from hpc_es.training.build import build_task
 
 COSTS = np.array([3, 2.5, 4, 1.5, 5, 2])
 VALUES = np.array([(0.5, -1), (-0.25, -2), (1, -0.5), (-0.5, 0.25), (0.75, -1.5), (-1, -3)])
@@ -176,6 +179,33 @@ def test_known_optima_are_found(handling: str, kind: str, function: Any, x0: lis
     options: dict[str, Any] = {"constraints": names, "constraint_handling": handling, "algorithm": kind}
     best = hpc_es.minimize(function, x0, 1.0, seed=1, max_evaluations=3000, **options)
     assert best.violation == 0 and best.f == pytest.approx(optimum, rel=1e-3)
+
+
+@pytest.mark.parametrize("kind", ["ars", "cr_fm_nes", "deep_ga", "pgpe", "snes", "xnes"])
+def test_augmented_lagrangian_suits_strategies_that_compare_one_generation(kind: str) -> None:
+    """`deep_ga` evaluates its elite again in each generation."""
+    options: dict[str, Any] = {"constraints": 1, "constraint_handling": "augmented_lagrangian", "algorithm": kind}
+    best = hpc_es.minimize(tangent, [3.0, 0.0], seed=1, max_evaluations=4000, **options)
+    assert best.violation == 0 and best.f == pytest.approx(2, rel=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "text"),
+    [
+        ({"kind": "deep_ga", "validation_episodes": 0}, "algorithm.validation_episodes: is 0, so the elite keeps"),
+        ({"kind": "novelty"}, "algorithm.kind: is 'novelty', which compares returns of different generations"),
+    ],
+)
+def test_augmented_lagrangian_is_refused_where_generations_are_compared(algorithm: Any, text: str) -> None:
+    def build(handling: str) -> None:
+        task = {"kind": "function", "function": "tests.helpers.toys:disc", "dimension": 4, "constraints": 2}
+        task["constraint_handling"] = handling
+        build_task(validate({"task": task, "algorithm": algorithm, "stop": {"generations": 1}}))
+
+    build("feasible_first")
+    with pytest.raises(ConfigError) as caught:
+        build("augmented_lagrangian")
+    assert str(caught.value).startswith(text)
 
 
 def test_ask_and_tell_with_constraints_continues_after_a_load(tmp_path: Path) -> None:
