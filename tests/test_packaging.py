@@ -34,6 +34,15 @@ FOLDERS = ("hpc_es", "configs", "containers", "conda", "locks", "slurm")
 CONDA_NAMES = {"matplotlib": "matplotlib-base"}
 
 
+def test_make_test_jax_runs_every_file_that_is_skipped_without_jax() -> None:
+    recipe = (ROOT / "Makefile").read_text().partition("test-jax: ")[2].partition("test-gpu: ")[0]
+    paths = {word for word in recipe.split() if word.startswith("tests/")}
+    files = [path.relative_to(ROOT) for path in sorted(ROOT.glob("tests/**/test_*.py"))]
+    needing = [path for path in files if "JAX is not installed here: make " + "test-jax" in (ROOT / path).read_text()]
+    assert len(needing) > 20
+    assert not [str(path) for path in needing if not paths & {*map(str, (path, *path.parents))}]
+
+
 def requirements(*extras: str) -> list[Requirement]:
     """The requirements of the package and of these extras."""
     setup = configparser.ConfigParser()

@@ -58,7 +58,7 @@ def well(done: Finished) -> Finished:
 
 def test_actor_critic_updates_within_a_game(here: Path) -> None:
     """Segments of 5 steps of games of 12: the state after the fifth step begins the next segment."""
-    pytest.importorskip("jax", reason="JAX is not installed here: make test-jax")
+    pytest.importorskip("jax", reason="JAX is not installed here: make test-all-extras")
     overrides = [
         "task={kind: atari, game: pong, protocol: salimans2017, picture: a3c, max_frames: 48}",
         "policy={kind: cnn, convolutions: [{filters: 2, kernel: 8, stride: 4}], lstm: 3}",

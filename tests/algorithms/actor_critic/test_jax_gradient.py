@@ -58,7 +58,7 @@ def gradient(network: Any, recorded: Trajectories, loss: Loss = PLAIN, theta: An
 @pytest.mark.parametrize("unroll", [None, 3])
 @pytest.mark.parametrize("is_recurrent", [True, False])
 def test_gradient_equals_that_of_lstm_and_mlp_in_tensorflow(is_recurrent: bool, unroll: int | None) -> None:
-    pytest.importorskip("tensorflow", reason="TensorFlow is not installed here")
+    pytest.importorskip("tensorflow", reason="TensorFlow is not installed here: make test-all-extras")
     from hpc_es.algorithms.actor_critic.differentiable import GraphPolicy
     from hpc_es.policies.networks.differentiable import DifferentiableNetwork
 
