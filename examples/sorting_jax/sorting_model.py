@@ -103,7 +103,7 @@ def make(weights: str = "pretrained.npz", count: int = 128, held_out: int = 2048
     }
 
 
-def pretrain(file: str, steps: int = 1000, units: int = 64, layers: int = 2, count: int = 128) -> None:
+def pretrain(file: str, steps: int = 60, units: int = 64, layers: int = 2, count: int = 128) -> None:
     """Write the parameters after some steps of Adam, and print the score before them."""
     import optax
 
