@@ -58,6 +58,9 @@ def parser() -> argparse.ArgumentParser:
     tabulate = commands.add_parser("tables", help="tables and pictures of the trials")
     tabulate.set_defaults(run=show_tables)
     tabulate.add_argument("--trials", type=Path, default=TRIALS)
+    tabulate.add_argument(
+        "--noise", metavar="KIND", help="compare trials with this kind of noise to those with counter"
+    )
     tabulate.add_argument("--csv", type=Path, help="write all trials, such as to docs/bbob.csv")
     tabulate.add_argument("--png", type=Path, help="draw the data profiles, such as to docs/bbob.png")
     costs = commands.add_parser("cost", help="cost per generation")
@@ -112,7 +115,7 @@ def show_tables(options: argparse.Namespace) -> int:
     """Print the tables, and write the files."""
     is_csv = options.trials.suffix == ".csv"
     rows = tables.read_csv(options.trials.read_text()) if is_csv else trials.read(options.trials)
-    print(tables.markdown(rows))
+    print(tables.noise_markdown(rows, options.noise) if options.noise else tables.markdown(rows))
     if options.csv:
         options.csv.write_text(tables.csv_text(rows))
     if options.png:

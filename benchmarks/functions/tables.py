@@ -5,6 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import math
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from benchmarks.functions.profiles import (
     REFERENCES,
@@ -76,6 +79,48 @@ def shares(rows: Rows) -> str:
         cells = [where(rows, strategy=name, dimension=dimension) for dimension in dimensions]
         lines.append(_line([name, *(f"{share_solved(trials):.2f}" if trials else "" for trials in cells)]))
     return "".join(lines)
+
+
+def noise_markdown(rows: Rows, noise: str) -> str:
+    """Return one row per strategy and dimension: trials with this kind of noise beside those with `counter`.
+
+    Trials on the same function and instance are a pair. The ratio is the geometric mean over pairs: of evaluations if
+    both are solved, or of distances to the optimum, the best value of all trials, if a strategy solves none.
+    """
+    lines = [_line(["strategy", "n", "pairs", "solved", f"{noise}: solved", "ratio of", f"{noise} / counter (95 %)"])]
+    lines.append(_line(["---"] * 7))
+    for name in [name for name in strategies(rows) if not name.endswith(f"+{noise}")]:
+        for dimension in values(rows, "dimension"):
+            trials = where(rows, dimension=dimension)
+            optimum = _by_problem(sorted(trials, key=lambda row: -row["best"]))
+            before, after = (_by_problem(where(trials, strategy=kind)) for kind in (name, f"{name}+{noise}"))
+            keys = [key for key in before if key in after]
+            solved = [sum(kind[key]["solved"] for key in keys) for kind in (before, after)]
+            if any(solved):
+                both = [key for key in keys if before[key]["solved"] and after[key]["solved"]]
+                pairs = [(before[key]["evaluations"], after[key]["evaluations"]) for key in both]
+            else:
+                pairs = [tuple(kind[key]["best"] - optimum[key]["best"] for kind in (before, after)) for key in keys]
+            if keys:
+                cells = [name, str(dimension), str(len(keys)), *map(str, solved)]
+                cells += ["evaluations" if any(solved) else "distance", _ratio_text([new / old for old, new in pairs])]
+                lines.append(_line(cells))
+    return "".join(lines)
+
+
+def _by_problem(rows: Rows) -> dict[tuple[int, int], Mapping[str, Any]]:
+    """Return the last trial of each function and instance."""
+    return {(row["function"], row["instance"]): row for row in rows}
+
+
+def _ratio_text(ratios: Sequence[float]) -> str:
+    """Return the geometric mean, with the interval of 1.96 standard errors of the mean logarithm."""
+    logs = [math.log(ratio) for ratio in ratios]
+    if len(logs) < 2:
+        return ""
+    middle, error = statistics.mean(logs), statistics.stdev(logs) / len(logs) ** 0.5
+    low, high = (math.exp(middle + side * 1.96 * error) for side in (-1, 1))
+    return f"{math.exp(middle):.3f} ({low:.3f} to {high:.3f})"
 
 
 def csv_text(rows: Rows) -> str:

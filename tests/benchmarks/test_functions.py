@@ -83,6 +83,22 @@ def test_tables_separate_searches_with_restarts() -> None:
     assert "| strategy | n = 2 | n = 5 |" in lines and "| snes |  | 1.00 |" in lines
 
 
+def test_trials_with_another_noise_are_compared_in_pairs() -> None:
+    """Ratios of 2 and 8 have the geometric mean 4; the standard error of the mean of their logarithms is ln 4 / 2.
+
+    The interval is 4 / 4^.98 to 4 * 4^.98. Distances of 1 and 1.5 to the best value of all, -0.5, have the ratio 1.5.
+    """
+    rows = [row("snes", 100), row("snes", 100, function=2), row("snes", 9, function=8, solved=False)]
+    counts = zip(rows, (200, 800, 9), strict=True)
+    rows += [{**one, "strategy": "snes+portable", "evaluations": count} for one, count in counts]
+    rows += [{**row("es", 9, solved=False, function=f), "best": 0.5} for f in (1, 2)]
+    rows += [{**row("es+portable", 9, solved=False, function=f), "best": 1.0} for f in (1, 2)]
+    rows += [{**row("pycma", 1, function=f), "best": -0.5} for f in (1, 2)]
+    lines = tables.noise_markdown(rows, "portable").splitlines()
+    assert "| snes | 2 | 3 | 2 | 2 | evaluations | 4.000 (1.028 to 15.562) |" in lines
+    assert "| es | 2 | 2 | 0 | 0 | distance | 1.500 (1.500 to 1.500) |" in lines
+
+
 def test_all_trials_are_in_the_csv_file_and_the_plot(tmp_path: Path) -> None:
     rows = [row("pycma", 20), row("pycma-bipop", 60, function=15, dimension=10)]
     first, *others = tables.csv_text(rows).splitlines()
