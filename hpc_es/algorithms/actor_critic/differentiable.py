@@ -18,10 +18,10 @@ from hpc_es.bandits.setting import REWARD_SLOTS, BanditInputs
 from hpc_es.core.data import Array, Float32, Float64
 from hpc_es.core.policy import Policy, Tensor
 from hpc_es.policies.network import NetworkPolicy
-from hpc_es.policies.networks.differentiable import DifferentiableNetwork
 from hpc_es.policies.networks.layers import Memory, normalised_columns
 from hpc_es.policies.networks.network import Network
 from hpc_es.policies.networks.tensorflow_actors import compiled_for, tensorflow
+from hpc_es.policies.networks.tensorflow_sequences import DifferentiableNetwork
 
 
 def differentiable(policy: Policy) -> DifferentiablePolicy | None:

@@ -1,4 +1,4 @@
-"""Networks of policies as differentiable TensorFlow functions of the parameter vector and a sequence of inputs.
+"""`mlp` and `lstm` as differentiable TensorFlow functions of the parameter vector and a sequence of inputs.
 
 A network is identified by its widths, so that all policies of one architecture share a traced graph.
 """
@@ -27,7 +27,7 @@ from hpc_es.policies.networks.tensorflow_actors import lstm_sequence
 
 @dataclass(frozen=True)
 class DifferentiableNetwork:
-    """The layer widths of a network, from inputs to outputs; `activation` is None for an LSTM."""
+    """The layer widths of an MLP or LSTM, from inputs to outputs; `activation` is None for an LSTM."""
 
     widths: tuple[int, ...]
     activation: str | None
