@@ -8,7 +8,7 @@ The cases are all configs of the older checkout, variants of them (`same_bits_ca
 starts and the newer one resumes, and programs that use `Strategy` or `minimize`. Asynchronous updates run on one rank,
 on which they do not depend on timing; compiled environments run only if JAX is installed. Most cases with TensorFlow
 run on one rank, since it starts slowly. Runs of the older version are cached in `--cache`. Prints a Markdown table, and
-writes benchmarks/results/same_bits.json; the exit status is 1 if anything differs.
+writes benchmarks/results/same_bits.json; the exit status is 1 if anything differs, fails or takes too long.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ DIGITS = 12  # of a digest in the table
 
 @dataclass(frozen=True)
 class Row:
-    """The result of a case; `comparison` is None if a run failed, and `failure` then says why."""
+    """The result of a case; `comparison` is None if a run failed or took too long, and `failure` then says why."""
 
     case: Case
     seconds: float
@@ -50,7 +50,7 @@ class Row:
 
 
 def main() -> int:
-    """Run the cases and print the table; the exit status is 1 if anything differs."""
+    """Run the cases and print the table; the exit status is 1 if anything differs or fails."""
     options = _options()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     since = time.perf_counter()
@@ -111,7 +111,7 @@ def line(row: Row) -> str:
     if case.resumed_at:
         ran += f", {case.resumed_at} generations before, then resumed"
     if row.comparison is None:
-        return _cells(case.name, ran, "", "", f"DIFFERENT: {row.failure}")
+        return _cells(case.name, ran, "", "", f"FAILED: {row.failure}")
     comparison = row.comparison
     sums = dict.fromkeys(
         f"{kind} {digest[:DIGITS]}" for kind, _, digest in (text.partition(" ") for text in comparison.sha256)
@@ -127,8 +127,11 @@ def _cells(*cells: str) -> str:
 def _finish(rows: Sequence[Row], skipped: Mapping[str, str], checkouts: Sequence[Checkout], seconds: float) -> None:
     """Print the summary, and write the JSON file."""
     added = dict.fromkeys(text for row in rows if row.comparison for text in row.comparison.added)
-    different = [row.case.name for row in rows if not row.same]
-    print(f"\n{len(rows)} cases, {len(different)} DIFFERENT {' '.join(different)}".rstrip() + f"; {seconds:.0f} s")
+    print(f"\n{len(rows)} cases; {seconds:.0f} s")
+    failed = [row.case.name for row in rows if row.comparison is None]
+    different = [row.case.name for row in rows if row.comparison and not row.same]
+    print(f"{len(different)} DIFFERENT {' '.join(different)}".rstrip())
+    print(f"{len(failed)} FAILED {' '.join(failed)}".rstrip())
     if added:
         print("New in the version after, not counted as a difference:\n" + "\n".join(f"- {text}" for text in added))
     labels = [{"path": str(checkout.path), "commit": checkout.label()} for checkout in checkouts]

@@ -19,7 +19,7 @@ from pathlib import Path
 from benchmarks.jobs import MPIEXEC, command
 from benchmarks.same_bits_cases import Case, on_one_rank, short_words
 
-LIMIT_SECONDS = 300
+LIMIT_SECONDS, GRACE_SECONDS = 300, 10  # for a job, and for its end after SIGTERM
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 LAUNCHERS = ("PMI_", "PMIX_", "OMPI_", "HYDRA_", "SLURM_", "MPI_LOCAL", "MPIEXEC_")
 PACKAGES = (
@@ -36,7 +36,7 @@ FILES = [Path(__file__).with_name(f"same_bits_{name}.py") for name in ("faults",
 
 
 class JobError(Exception):
-    """A run failed."""
+    """A run failed, or did not end in time."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Checkout:
                 job = command(
                     ranks, config, output, *words, *([f"policy.init_from={begins_from}"] if begins_from else [])
                 )
-            _finish(job, self.environment(), cwd)
+            finish(job, self.environment(), cwd)
         return time.perf_counter() - since
 
     def environment(self) -> dict[str, str]:
@@ -144,18 +144,23 @@ def again(cache: Cache, checkout: Checkout, case: Case, output: Path) -> float:
     return checkout.run(case, cache.config(case), output, case.generations, cache.begins_from(case))
 
 
-def _finish(job: list[str], environment: Mapping[str, str], cwd: str) -> None:
+def finish(job: list[str], environment: Mapping[str, str], cwd: str) -> None:
+    """Run a job to its end; JobError if it fails or takes longer than LIMIT_SECONDS, after which it is killed."""
     process = subprocess.Popen(
         job, env=environment, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
     try:
         output, _ = process.communicate(timeout=LIMIT_SECONDS)
     except subprocess.TimeoutExpired:
-        raise JobError(f"did not end within {LIMIT_SECONDS} s") from None
+        raise JobError(f"no result within {LIMIT_SECONDS} s") from None
     finally:
         if process.poll() is None:
             process.terminate()  # mpiexec ends its ranks
-            process.wait(10)
+            try:
+                process.wait(GRACE_SECONDS)
+            except subprocess.TimeoutExpired:  # on a busy machine
+                process.kill()
+                process.wait()
     if process.returncode:
         last = " | ".join(output.strip().splitlines()[-6:])
         raise JobError(f"status {process.returncode}: {last}")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import h5py
 import numpy as np
 import pytest
 
+from benchmarks import same_bits_runs
 from benchmarks.jobs import ROOT
 from benchmarks.same_bits_cases import all_cases
 from benchmarks.same_bits_compare import Comparison, compare
@@ -74,6 +77,14 @@ def compared(tmp_path: Path, change: Callable[[Run], object]) -> Comparison:
 def test_difference_is_detected_and_described(change: Callable[[Run], object], result: str, tmp_path: Path) -> None:
     differences = compared(tmp_path, change).differences
     assert len(differences) == 1 and result in differences[0], differences
+
+
+def test_job_that_takes_too_long_and_ignores_sigterm_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(same_bits_runs, "LIMIT_SECONDS", 2)
+    monkeypatch.setattr(same_bits_runs, "GRACE_SECONDS", 0.1)
+    program = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
+    with pytest.raises(same_bits_runs.JobError, match="no result within 2 s"):
+        same_bits_runs.finish([sys.executable, "-c", program], dict(os.environ), ".")
 
 
 def test_times_and_ranks_are_ignored(tmp_path: Path) -> None:
