@@ -21,7 +21,7 @@ import numpy as np
 
 from hpc_es.algorithms.common import optimizers
 from hpc_es.algorithms.common.delay import DelayOptions
-from hpc_es.algorithms.common.optimizers import norm
+from hpc_es.algorithms.common.optimizers import NORM_PART, norm, norm_of_parts, squares_of_parts
 from hpc_es.algorithms.common.ranking import BY_SIGNS, Shaping, shaped
 from hpc_es.algorithms.common.strategy import PairedStrategy, Pairs, Weights, round_of_jobs
 from hpc_es.config.options import Count, Natural, NonNegative, Positive, option, options
@@ -97,24 +97,39 @@ class EvolutionStrategy(PairedStrategy):
         return Weights(self.pairs.differences(shaped(shaping, fitness, sign_returns))[np.newaxis])
 
     def tell(self, state: State, results: Results[Weights]) -> tuple[State, Mapping[str, float]]:
-        """Take an optimizer step along the gradient, with weight decay."""
+        """Take an optimizer step along the gradient, with weight decay.
+
+        An update that overwrites the state is computed in parts, without the whole gradient, except for ClipUp, which
+        needs the norm of the whole velocity.
+        """
         theta, evaluations = state.theta, results.prepared.count
         if not evaluations:
             metrics = {"gradient_norm": 0.0, "update_ratio": 0.0, "theta_norm": norm(theta), "skipped_update": 1.0}
             return State(state.generation + 1, {"theta": theta}, optimizers.slots_of(state.master)), metrics
-        scalar = theta.dtype.type  # numbers of theta's dtype
-        gradient = self.summed(results)[0]
-        gradient /= scalar(evaluations * self.options.sigma if self.options.divide_by_sigma else evaluations)
-        gradient_norm = norm(gradient)
-        for part in optimizers.parts_of(len(theta)):
-            np.subtract(scalar(self.options.weight_decay) * theta[part], gradient[part], out=gradient[part])
-        slots, step = optimizers.step(self.options.optimizer, state.master, gradient, results.overwrite)
-        update_ratio = norm(step) / max(norm(theta), 1e-12)
-        new_theta = np.add(theta, step, out=step)
+        scalar, old_slots = theta.dtype.type, optimizers.slots_of(state.master)  # `scalar`: numbers of theta's dtype
+        in_parts = results.overwrite and self.options.optimizer.kind != "clipup"
+        gradients, steps, before, after = ([] for _ in range(4))  # squares of the norms, by part
+        new_theta = theta
+        for part, sums in self.sums_by_part(results, NORM_PART if in_parts else len(theta)):
+            gradient, old = sums[0], theta[part]
+            gradient /= scalar(evaluations * self.options.sigma if self.options.divide_by_sigma else evaluations)
+            gradients += squares_of_parts(gradient)
+            for piece in optimizers.parts_of(len(gradient)):
+                np.subtract(scalar(self.options.weight_decay) * old[piece], gradient[piece], out=gradient[piece])
+            views = {name: slot[part] if slot.ndim else slot for name, slot in old_slots.items()}
+            slots, step = optimizers.step(self.options.optimizer, views, gradient, results.overwrite)
+            steps += squares_of_parts(step)
+            before += squares_of_parts(old)
+            new_theta = np.add(old, step, out=old if results.overwrite else step)
+            after += squares_of_parts(new_theta)
+        if results.overwrite:
+            new_theta = theta
+        if in_parts:
+            slots = {name: slot if slot.ndim else slots[name] for name, slot in old_slots.items()}
         metrics = {
-            "gradient_norm": gradient_norm,
-            "update_ratio": update_ratio,
-            "theta_norm": norm(new_theta),
+            "gradient_norm": norm_of_parts(gradients),
+            "update_ratio": norm_of_parts(steps) / max(norm_of_parts(before), 1e-12),
+            "theta_norm": norm_of_parts(after),
             "skipped_update": 0.0,
         }
         return State(state.generation + 1, {"theta": new_theta}, slots), metrics

@@ -139,7 +139,10 @@ class TrainingRun:
 
     @property
     def state(self) -> State:
-        """State after the last finished generation; on ranks other than 0 only its shared arrays are current."""
+        """State after the last finished generation; on ranks other than 0 only its shared arrays are current.
+
+        With 4 million parameters and more, the next update overwrites its arrays.
+        """
         return self._run.state
 
     @property

@@ -243,7 +243,7 @@ class Results(Generic[Prepared_co]):
     probes: Rows = field(default_factory=lambda: np.zeros(0, row_dtype()))  # row_dtype[probe jobs]
     fitness: Float64 = field(default_factory=lambda: NO_FITNESS)  # float64[training jobs], see `Problem.fitness`
     probe_fitness: Float64 = field(default_factory=lambda: NO_FITNESS)  # float64[probe jobs]
-    overwrite: bool = False  # whether `tell` may overwrite the state and the blocks, which are not used again
+    overwrite: bool = False  # whether `tell` may overwrite the state and the blocks, which are read once
 
 
 # Observations and actions.

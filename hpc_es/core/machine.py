@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import dataclasses
 import functools
 import hashlib
@@ -118,6 +119,12 @@ def memory_bytes() -> int:
         with contextlib.suppress(OSError, ValueError):  # there is no limit
             limits.append(int(path.read_text()))
     return min(limits)
+
+
+def return_freed_memory() -> None:
+    """Return freed memory to the system; glibc keeps that of arrays of less than 32 MB for later use."""
+    with contextlib.suppress(AttributeError, OSError):  # another library, which has no such function
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def as_comment(provenance: Mapping[str, object]) -> str:

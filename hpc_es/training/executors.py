@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from hpc_es.algorithms.common.strategy import PairedStrategy
 from hpc_es.config.schema import Config
 from hpc_es.core.data import Array, Arrays, Chunk, Outcome, Poll, Results, Rows, State
 from hpc_es.core.errors import GIVEN_UP
@@ -25,7 +26,7 @@ from hpc_es.mpi.world import World, decode, encode
 from hpc_es.training.build import Parts
 from hpc_es.training.chunking import SHARED_SECONDS, CutPlan
 from hpc_es.training.collective import FailureReports
-from hpc_es.training.generation import HEADER, TIMES, Evaluated, Gathered, Generation, MetricsRow
+from hpc_es.training.generation import HEADER, TIMES, BlocksOnDemand, Evaluated, Gathered, Generation, MetricsRow
 
 if TYPE_CHECKING:
     from hpc_es.core.rank_output import RankLog
@@ -231,15 +232,22 @@ class SerialExecutor(Executor):
 class MpiExecutor(Executor):
     """Evaluates on all ranks of a job: chunks are assigned on demand, rows go to every rank, blocks to rank 0.
 
-    With `replicated` every rank computes all blocks and receives the arrays of all chunks.
+    With `replicated` every rank computes all blocks and receives the arrays of all chunks. With `is_large` the blocks
+    that a rank needs no message for are computed when the update reads them.
     """
 
     def __init__(
-        self, world: World, work: Work, signals: Callable[[], int], reports: FailureReports, replicated: bool = False
+        self,
+        world: World,
+        work: Work,
+        signals: Callable[[], int],
+        reports: FailureReports,
+        replicated: bool = False,
+        is_large: bool = False,
     ) -> None:
         super().__init__(signals, reports, RankClock(world))
         self._world, self._work = world, work
-        self._replicated = replicated
+        self._replicated, self._is_large = replicated, is_large
         self._cache = OutcomeCache(world)
 
     @property
@@ -339,7 +347,10 @@ class MpiExecutor(Executor):
         rank, size, count = self._world.rank, self._world.size, generation.blocks
         blocks, packed = dict[str, Array](), dict[str, Array]()
         pending, pending_bytes = dict[str, Array](), 0
-        for block in range(count) if self._replicated else range(rank, count, size):
+        own_blocks = range(count) if self._replicated else range(rank, count, size)
+        reads_once = isinstance(generation.parts.algorithm, PairedStrategy)
+        on_demand = self._is_large and reads_once and len(own_blocks) == count
+        for block in () if on_demand else own_blocks:
             sums = _prefixed(f"block/{block}", generation.partial_update(block))
             pending |= sums
             pending_bytes += sum(array.nbytes for array in sums.values())
@@ -364,6 +375,8 @@ class MpiExecutor(Executor):
             received = self._world.gather(encode(own if rank else {}))
             messages = [] if received is None else [own, *map(decode, received[1:])]
         self.clock.add("messages", since)
+        if on_demand:
+            return replace(_unpacked(messages, 0, trained), blocks=BlocksOnDemand(generation))
         return _unpacked(messages, count, trained) if messages else Gathered()
 
     def _tail(self, headers: npt.NDArray[np.void]) -> float:

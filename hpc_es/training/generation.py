@@ -10,6 +10,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import overload
 
 import numpy as np
 import numpy.typing as npt
@@ -51,6 +52,28 @@ class Gathered:
     blocks: Sequence[Arrays] = ()  # of the update, in block order
     chunk_arrays: Sequence[Arrays] = ()  # of each training chunk, in chunk order
     learned: Sequence[Sequence[Arrays]] = ()  # of each unit of training jobs and probes, in order: its parts
+
+
+class BlocksOnDemand(Sequence[Arrays]):
+    """The blocks of the update of a generation, each computed when it is read, so that few of them are in memory."""
+
+    def __init__(self, generation: Generation) -> None:
+        self._generation = generation
+
+    def __len__(self) -> int:
+        return self._generation.blocks
+
+    @overload
+    def __getitem__(self, index: int) -> Arrays: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Arrays]: ...
+
+    def __getitem__(self, index: int | slice) -> Arrays | list[Arrays]:
+        numbers = range(len(self))[index]  # raises IndexError
+        if isinstance(numbers, range):
+            return [self._generation.partial_update(block) for block in numbers]
+        return self._generation.partial_update(numbers)
 
 
 class Generation:

@@ -21,6 +21,7 @@ from hpc_es.config.schema import Config
 from hpc_es.core.data import Arrays, Results, State
 from hpc_es.core.errors import RunError, RunFailedError
 from hpc_es.core.interfaces import GradientAlgorithm, Problem
+from hpc_es.core.machine import return_freed_memory
 from hpc_es.mpi.scheduler import GiveUp, Work
 from hpc_es.mpi.world import World
 from hpc_es.tasks.problems import ranks_returns
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
 AfterTrainStep = Callable[[Arrays, Mapping[str, float]], object]  # called with (sample, loss)
 
 RUN, EVALUATE, STOP, FAIL, REPLAY = 0, 1, 2, 3, 4  # commands of rank 0
-OVERWRITTEN = 1 << 22  # parameters of theta from which updates overwrite the optimizer's slots
+OVERWRITTEN = 1 << 22  # parameters of theta from which updates overwrite theta and the optimizer's slots
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,10 @@ class Training:
         self._work = self._new_work()
         self._replicated = self.config.mpi.update == "replicated" and needs(self.config).searches == "vectors"
         self._reports = FailureReports(self.world, self.writer.failed if self.writer else None)
-        self._executor = MpiExecutor(self.world, self._work, self.signals, self._reports, self._replicated)
+        self.overwrites = self.state.theta.size >= OVERWRITTEN and self.parts.delay_line is None
+        self._executor = MpiExecutor(
+            self.world, self._work, self.signals, self._reports, self._replicated, self.overwrites
+        )
         self._is_asynchronous = getattr(self.config.algorithm, "updates", "") == "asynchronous"
         self._evaluations = EvaluationSchedule.from_config(self.config, self.parts.problem)
         self._closes = getattr(self.config.task, "close_at", None) is not None
@@ -295,10 +299,15 @@ class Training:
         return self._updated(before, evaluated.results, self._units(evaluated, measured))
 
     def _updated(self, before: State, results: Results[object], units: Sequence[Arrays]) -> Update:
-        """Return `update_state` of a state, with the earlier states of a delay line."""
+        """Rank 0: return `update_state` of a state, with the earlier states of a delay line."""
+        assert self.writer
         line, algorithm, problem = self.parts.delay_line, self.parts.algorithm, self.parts.problem
         if line is None:
-            return Update(units, *update_state(algorithm, problem, before, self._overwriting(results), units))
+            results = self._overwriting(results)
+            self.writer.state_is_whole = not self.overwrites
+            update = Update(units, *update_state(algorithm, problem, before, results, units))
+            self.writer.state_is_whole = True
+            return update
         after, merged, metrics = update_state(algorithm, problem, without_earlier(before), results, units)
         return Update(units, after, line.advance(before, merged), metrics)
 
@@ -325,9 +334,10 @@ class Training:
             problem.close_generation(before.generation, results.rows)  # type: ignore[attr-defined]
         if self._closes:
             more_metrics = {**(more_metrics or {}), "given_up_jobs": float(evaluated.headers["given_up"].sum())}
-        update = update or self._update_of(before, evaluated, measured)
+        units = update.units if update else self._units(evaluated, measured)
+        self.writer.evaluated(measured, results, evaluated.evaluation, units)  # before arrays are overwritten
+        update = update or self._updated(before, results, units)
         self.state = update.state
-        self.writer.evaluated(measured, results, evaluated.evaluation, update.units)
         if self.after_train_step is not None and isinstance(algorithm, GradientAlgorithm):
             self.after_train_step(algorithm.sample(results), algorithm.losses(before, results))
         executor.clock.add("update", update_started)
@@ -344,8 +354,7 @@ class Training:
         )
         self.writer.counters.update(counters_after(self.writer.counters, metrics, results.rows))
         self.writer.count_evaluations(metrics)
-        evaluated_arrays = measured.shared if len(evaluated.evaluation) else None
-        self.writer.add(self.state, metrics, evaluated_arrays, algorithm.solutions(before, results))
+        self.writer.add(self.state, metrics, algorithm.solutions(before, results))
         self._planner.update(results.rows, evaluated.evaluation, evaluated.headers, self.state.theta.nbytes)
         self._planner.order(before, self.state, evaluated.job_seconds)
         self.writer.notices(before.generation, algorithm.notices(before, results, update.after))
@@ -353,14 +362,18 @@ class Training:
 
     def _update(self, results: Results[object], units: Sequence[Arrays]) -> None:
         """Ranks other than 0 in a replicated update; rank 0 has the same RunError and reports it."""
+        since = time.perf_counter()
         with contextlib.suppress(RunError):
             results = self._overwriting(results)
             _, self.state, _ = update_state(self.parts.algorithm, self.parts.problem, self.state, results, units)
+        self._executor.clock.add("update", since)
 
     def _overwriting(self, results: Results[object]) -> Results[object]:
-        """Allow the update to overwrite slots of the optimizer, without earlier states, if theta is large."""
-        is_large = self.state.theta.size >= OVERWRITTEN and self.parts.delay_line is None
-        return replace(results, overwrite=True) if is_large else results
+        """Allow the update to overwrite the state if theta is large, after the memory of candidates was returned."""
+        if not self.overwrites:
+            return results
+        return_freed_memory()
+        return replace(results, overwrite=True)
 
     @contextlib.contextmanager
     def _failing_everywhere(self, before: Callable[[], None] = lambda: None) -> Iterator[None]:

@@ -116,6 +116,7 @@ class Recorder:
 
     replay: UpdateReplay | None = None  # updates to compute again before the first new generation
     remedy = ""  # what a user can do after a failed run
+    state_is_whole = True  # False while an update overwrites the state, and if it failed
 
     def __init__(self, config: Config, problem: Problem, state: State | None = None) -> None:
         self.config, self._problem, self._state = config, problem, state
@@ -129,15 +130,14 @@ class Recorder:
     # A generation.
 
     def evaluated(self, state: State, results: Results[object], evaluation: Rows, units: Sequence[Arrays]) -> None:
-        """Record the evaluations of a generation and what the problem learned, before `add`."""
+        """Record the evaluations of a generation and what the problem learned, before the update and `add`."""
 
-    def add(self, state: State, row: MetricsRow, evaluated: Arrays | None, solutions: Sequence[JsonObject]) -> None:
+    def add(self, state: State, row: MetricsRow, solutions: Sequence[JsonObject]) -> None:
         """Record a finished generation.
 
         Args:
             state: the state after it.
             row: its metrics.
-            evaluated: shared arrays of the state that its evaluation measured, None without an evaluation.
             solutions: new correct programs.
         """
         self._state = state

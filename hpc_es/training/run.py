@@ -265,13 +265,16 @@ class Run:
 
     @property
     def state(self) -> State:
-        """State after the last finished generation; on ranks other than 0 only its shared arrays are valid."""
+        """State after the last finished generation; on ranks other than 0 only its shared arrays are valid.
+
+        The next update overwrites the arrays of a large state.
+        """
         return self.training.state
 
     @property
     def theta(self) -> Array:
         """Parameters after the last finished generation, float32[params]."""
-        return self.state.theta
+        return self.state.theta.copy() if self.training.overwrites else self.state.theta
 
     @property
     def directory(self) -> Path:

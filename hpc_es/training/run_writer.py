@@ -250,27 +250,26 @@ class RunWriter(Recorder):
     # A generation.
 
     def evaluated(self, state: State, results: Results[object], evaluation: Rows, units: Sequence[Arrays]) -> None:
-        """Record the evaluations of a generation and the inputs of its update, before `add`."""
+        """Record the evaluations of a generation and the inputs of its update, before the update and `add`."""
         self._journal.add(results, units)
         self._image = next((arrays[IMAGE] for arrays in results.chunk_arrays if IMAGE in arrays), None)
-        self._is_best = bool(len(evaluation)) and self.is_better(state, evaluation)
+        is_best = len(evaluation) > 0 and self.is_better(state, evaluation)
+        self._best_arrays = {name: array.copy() for name, array in state.shared.items()} if is_best else None
         self._evaluation = evaluation
         if self._problem.coordinate_names:
             self._evaluations.write(state.generation, self._problem.evaluations(state, results, evaluation))
 
-    def add(self, state: State, row: MetricsRow, evaluated: Arrays | None, solutions: Sequence[JsonObject]) -> None:
+    def add(self, state: State, row: MetricsRow, solutions: Sequence[JsonObject]) -> None:
         """Record a finished generation: logs, progress, best evaluation, triggers (see `Recorder.add`)."""
         self._state, self._final = state, {}
-        self._metrics.add(row, evaluated is not None, self._image)
+        self._metrics.add(row, len(self._evaluation) > 0, self._image)
         if solutions:
             self._programs.write(solutions)
-        mean = row["evaluation_return_mean"]
-        is_best = evaluated is not None and mean is not None and self._is_best
-        if is_best:
-            assert evaluated is not None and mean is not None
+        mean, shared = row["evaluation_return_mean"], self._best_arrays
+        is_best = mean is not None and shared is not None
+        if mean is not None and shared is not None:
             rows = None if ranks_returns(self._problem) else without_info(self._evaluation)
-            shared = {name: array.copy() for name, array in evaluated.items()}
-            self.best = Best(float(mean), int(row["generation"] or 0), shared, rows)
+            self.best, self._best_arrays = Best(float(mean), int(row["generation"] or 0), shared, rows), None
         self.progress.update(row, self.best.return_ if self.best else None)
         if is_best:
             self._opened.store.save_best(self._snapshot())
@@ -333,6 +332,9 @@ class RunWriter(Recorder):
         assert self._state
         path = self._opened.store.path(max(self._saved_generation, self._state.generation))
         is_saved = self._state.generation == self._saved_generation and (not whole or is_full(path))
+        if not self.state_is_whole:
+            text = f"the update after generation {self._state.generation} failed while it changed the state"
+            raise RunError(f"{text}, which cannot be saved: resume from the last checkpoint")
         if self.replay is None and not is_saved:
             snapshot = self._snapshot(None if whole else self._journal.since(self._state))
             self._opened.store.save(snapshot)

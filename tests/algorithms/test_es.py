@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hpc_es.algorithms import es as es_module
 from hpc_es.algorithms.common import optimizers
 from hpc_es.algorithms.es import EvolutionStrategy, Options, incompatibilities
 from hpc_es.core.data import (
@@ -179,6 +180,33 @@ def test_es_update_by_hand(options: dict[str, Any], step: list[float]) -> None: 
     es = strategy(noise=Fixed(UNITS), population_size=4, **options)
     np.testing.assert_allclose(rows_of(es)["return_"], [-5.21, -4.81, -4.61, -5.41], rtol=1e-6)
     np.testing.assert_allclose(update(es), step, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("kind", ["adam", "rmsprop", "sgd", "clipup", "none"])
+def test_update_in_place_equals_the_one_that_copies(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts of the update end in the middle of blocks of the noise; the last part is shorter."""
+    for module in (optimizers, es_module):
+        monkeypatch.setattr(module, "NORM_PART", 3 * BLOCK // 2)
+    monkeypatch.setattr(optimizers, "STEP_PART", 1000)
+    theta = np.random.default_rng(0).standard_normal(4 * BLOCK + 100).astype(np.float32)
+    es = strategy(theta, weight_decay=0.01, optimizer=optimizers.Options(kind=kind, learning_rate=0.1))
+    copying, overwriting = start(es), start(es)
+    for _ in range(2):
+        prepared = prepared_by(es, copying, rows([1, 2, 4, 3]))
+        blocks = [es.partial_update(copying, prepared, block) for block in range(es.blocks(copying))]
+        old = {name: array.copy() for name, array in copying.shared.items()}
+        after, metrics = es.tell(copying, Results(rows([1, 2, 4, 3]), [], blocks, prepared))
+        assert all(np.array_equal(copying.shared[name], array) for name, array in old.items())
+        result = Results(rows([1, 2, 4, 3]), [], tuple(blocks), prepared, overwrite=True)
+        overwritten, same_metrics = es.tell(overwriting, result)
+        assert overwritten.theta is overwriting.theta
+        assert overwritten.theta.tobytes() == after.theta.tobytes()
+        assert overwritten.master.keys() == after.master.keys()
+        for name, array in overwritten.master.items():
+            assert array.tobytes() == after.master[name].tobytes()
+            assert array is overwriting.master[name] or array.ndim == 0 or kind == "clipup"
+        assert same_metrics == metrics
+        copying, overwriting = after, overwritten
 
 
 def test_pair_weights_by_hand() -> None:  # T36, T43

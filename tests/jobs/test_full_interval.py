@@ -10,11 +10,14 @@ import re
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
+import yaml
 
+import hpc_es
 from hpc_es.algorithms.common import optimizers
 from hpc_es.commands.runs import checkpoint_content
-from hpc_es.core.errors import CheckpointError
+from hpc_es.core.errors import CheckpointError, RunError
 from hpc_es.report.saved_policy import read_policy
 from hpc_es.storage.checkpoint import is_full, load
 from hpc_es.storage.checkpoint_directory import Store, find
@@ -61,10 +64,43 @@ def test_updates_in_place_equal_those_that_copy(
 ) -> None:
     """As for theta of millions of parameters."""
     monkeypatch.setattr(loop, "OVERWRITTEN", 0)
-    monkeypatch.setattr(executors, "PACKED_BYTES", 0)
     monkeypatch.setattr(optimizers, "STEP_PART", 1000)
     runs.here(runs.tiny(tmp_path), tmp_path / "run", BETWEEN)
     runs.assert_same(tmp_path / "run", reference)
+    for path in Store(tmp_path / "run" / "checkpoints").paths()[4:]:
+        path.unlink()
+    runs.here(runs.tiny(tmp_path), tmp_path / "run", BETWEEN)  # replays the updates from the full checkpoint
+    runs.assert_same(tmp_path / "run", reference)
+
+
+def test_blocks_of_an_update_that_are_packed_have_the_same_sums(
+    reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(executors, "PACKED_BYTES", 0)
+    runs.here(runs.tiny(tmp_path), tmp_path / "run", BETWEEN)
+    runs.assert_same(tmp_path / "run", reference)
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_state_after_a_failed_update_is_saved_only_if_it_is_whole(
+    in_place: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The update in place has changed theta and the slots when theta is not finite."""
+    monkeypatch.setattr(loop, "OVERWRITTEN", 0 if in_place else 1 << 22)
+    steep = {"kind": "sgd", "learning_rate": 1e39}
+    config = yaml.safe_load(runs.tiny(tmp_path).read_text())
+    config["algorithm"]["optimizer"], config["checkpoint"] = steep, {"interval": 0, "interval_seconds": 0}
+    with hpc_es.train(config, tmp_path / "run") as run:
+        with pytest.raises(RunError, match="theta is not finite after generation 0"):
+            next(run)
+        if in_place:
+            with pytest.raises(RunError, match="failed while it changed the state, which cannot be saved"):
+                run.checkpoint()
+        else:
+            run.checkpoint()
+    (path,) = Store(tmp_path / "run" / "checkpoints").paths()
+    assert load(path).generation == 0
+    assert np.isfinite(load(path).state.theta).all()
 
 
 def whole(run: Path) -> list[bool]:

@@ -100,9 +100,9 @@ def parts_of(size: int) -> Iterator[slice]:
 def step(options: Options, slots: Arrays, gradient: Array, overwrite: bool = False) -> tuple[Arrays, Array]:
     """Return the new slots and the step to add to theta, dtype[size], which descends along dtype[size] `gradient`.
 
-    With `overwrite` those of large vectors take the place of the old slots and of the gradient, except for ClipUp.
+    With `overwrite` they take the place of the old slots and of the gradient, except for ClipUp.
     """
-    if len(gradient) <= STEP_PART or options.kind == "clipup":  # ClipUp needs the norm of the whole velocity
+    if options.kind == "clipup" or (len(gradient) <= STEP_PART and not overwrite):  # ClipUp needs a whole norm
         return _step(options, slots, gradient)
     new_slots = {name: slot if overwrite and slot.ndim else np.empty_like(slot) for name, slot in slots.items()}
     whole_step = gradient if overwrite else np.empty_like(gradient)
@@ -211,6 +211,15 @@ def scaled(vector: Array, length: float) -> Array:
 
 def norm(vector: Array) -> float:
     """Return the Euclidean norm of a vector, [size], computed in float64 as a sum of parts of NORM_PART elements."""
+    return norm_of_parts(squares_of_parts(vector))
+
+
+def squares_of_parts(vector: Array) -> list[float]:
+    """Return the sums of squares of parts of NORM_PART elements of a vector, [size], in float64."""
     starts = range(0, len(vector), NORM_PART)
-    squares = [np.square(vector[start : start + NORM_PART], dtype=np.float64).sum() for start in starts]
+    return [np.square(vector[start : start + NORM_PART], dtype=np.float64).sum() for start in starts]
+
+
+def norm_of_parts(squares: Sequence[float]) -> float:
+    """Return the Euclidean norm of a vector from `squares_of_parts` of it, or of its parts in order."""
     return float(np.sqrt(sum(squares)))

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, Generic
@@ -327,14 +327,28 @@ class PairedStrategy(Strategy[Weights], ABC):
         """Return the weighted sums of all blocks, dtype[powers, size]; 0 if there is no update."""
         if results.prepared.reason:
             return np.zeros((len(self.powers), self.problem.size), self.problem.dtype)
-        sums, start = np.empty((len(self.powers), self.problem.size), self.problem.dtype), 0
+        ((_, sums),) = self.sums_by_part(results, self.problem.size)
+        return sums
+
+    def sums_by_part(self, results: Results[Weights], width: int) -> Iterator[tuple[slice, Array]]:
+        """Yield slices of `width` elements and their weighted sums, dtype[powers, width]; the last one may be shorter.
+
+        There must be an update. The array of the sums may be modified, and is that of the next slice too.
+        """
+        start, count = 0, 0
+        sums = np.empty((len(self.powers), min(width, self.problem.size)), self.problem.dtype)
         for block in results.blocks:
-            stop = start + block["sums"].shape[1]
-            sums[:, start:stop] = block["sums"]
-            start = stop
+            added, done = block["sums"], 0
+            while done < added.shape[1]:
+                more = min(added.shape[1] - done, sums.shape[1] - count)
+                sums[:, count : count + more] = added[:, done : done + more]
+                done, count = done + more, count + more
+                if count == sums.shape[1]:
+                    yield slice(start, start + count), sums
+                    start, count = start + count, 0
+                    sums = sums[:, : self.problem.size - start]
             if results.overwrite and isinstance(block, dict):
                 block.clear()  # frees memory
-        return sums
 
     def notices(self, state: State, results: Results[Weights], after: State) -> Sequence[str]:
         """Return why there was no update."""

@@ -194,7 +194,10 @@ class Model:
 
     def initial(self, seed: int) -> Float32:
         """Return initial parameters, float32[layout.size]."""
-        return self.layout.join(self.parameters.initial(seed))
+        arrays, theta = dict(self.parameters.initial(seed)), np.empty(self.layout.size, np.float32)
+        for name, part in self.layout.split(theta).items():
+            part[...] = arrays.pop(name)  # frees memory of a large model
+        return theta
 
     def data(self, source: Source, seed: int) -> Tree:
         """Return a batch as a tree of NumPy arrays in dtypes of JAX; RunError if it fails or has other shapes."""
