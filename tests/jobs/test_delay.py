@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import subprocess
 import textwrap
@@ -24,22 +25,31 @@ from hpc_es.storage.checkpoint_directory import Store
 from hpc_es.training.executors import SerialExecutor
 from hpc_es.training.generation import Generation, update_state
 from tests.helpers import runs, ulfm
-from tests.helpers.harness import ROOT, mpiexec, script
+from tests.helpers.harness import ROOT, Job, mpiexec, script
 
 NORMALISED = ["task.observation_normalization.enabled=true", "task.observation_normalization.probability=0.5"]
+EVERYTHING = [
+    *NORMALISED,
+    "task.env_kwargs={fault: raise, every: 5}",  # some episodes fail
+    "evaluation.interval=1",
+]
+ROUNDS = "min_timesteps_per_generation: 300"  # two or more in each generation
+ES, PGPE = f"kind: es, population_size: 12, {ROUNDS}", f"kind: pgpe, population_size: 12, {ROUNDS}"
+ARS = "kind: ars, population_size: 12, top_directions: 3"
 DELAYED = ("algorithm.delay=2", "mpi.chunk_size=1", *runs.EVERY)
 LIMITS = ("stop.timesteps=700", "stop.target_return=-100", "stop.episodes=40", "stop.patience=2")
+PLAIN = {"es 1": ["algorithm.delay=1"], "es 2": ["algorithm.delay=2"]}
+WITH_EVERYTHING = {  # overrides in addition to EVERYTHING; rank 0 evaluates by default
+    "es, 1": [f"algorithm={{{ES}, delay: 1, lookahead: false}}", "mpi.chunk_size=7"],
+    "es, 2": [f"algorithm={{{ES}, delay: 2}}", "mpi={chunk_size: 1, master_evaluates: false}", "noise={kind: counter}"],
+    "pgpe, 1": [f"algorithm={{{PGPE}, delay: 1}}", "mpi={chunk_size: auto}", "noise={kind: counter}"],
+    "pgpe, 2": [f"algorithm={{{PGPE}, delay: 2, lookahead: false}}", "mpi={chunk_size: 7, master_evaluates: false}"],
+    "ars, 1": [f"algorithm={{{ARS}, delay: 1, lookahead: true}}", "mpi={chunk_size: auto, master_evaluates: false}"],
+    "ars, 2": [f"algorithm={{{ARS}, delay: 2}}", "mpi.chunk_size=1", "noise={kind: counter}"],
+}
 VARIANTS = {
-    "es 1": ["algorithm.delay=1"],
-    "es 2": ["algorithm.delay=2"],
-    "es 2, no lookahead": ["algorithm.delay=2", "algorithm.lookahead=false"],
-    "chunks of 1, rounds": ["algorithm.delay=1", "mpi.chunk_size=1", "algorithm.min_timesteps_per_generation=600"],
-    "chunks of 7, normalised": ["algorithm.delay=2", "mpi.chunk_size=7", *NORMALISED],
-    "automatic chunks, counter": ["algorithm.delay=1", "mpi.chunk_size=auto", "noise={kind: counter}", *NORMALISED],
-    "failed episodes": ["algorithm.delay=1", "task.env_kwargs={fault: raise, every: 5}"],
-    "rank 0 does not evaluate": ["algorithm.delay=1", "mpi.master_evaluates=false"],
-    "ars": ["algorithm={kind: ars, population_size: 12, top_directions: 3, delay: 1}", "policy={hidden_dims: []}"],
-    "pgpe": ["algorithm={kind: pgpe, population_size: 12, delay: 2}"],
+    **PLAIN,
+    **{name: [*EVERYTHING, *overrides] for name, overrides in WITH_EVERYTHING.items()},
     "blocks": ["algorithm.delay=1", "policy.hidden_dims=[128, 128]"],  # 17,922 parameters: three blocks
     **{limit: [*DELAYED, "stop.generations=50", limit] for limit in LIMITS},
 }
@@ -60,10 +70,11 @@ def test_results_do_not_depend_on_the_number_of_ranks(done: Callable[[int], Path
     runs.assert_same(done(ranks) / variant, done(1) / variant)
 
 
-def states(config: Path, directory: Path, overrides: Sequence[str], delay: int, lookahead: bool) -> list[State]:
+def states(config: Path, directory: Path, overrides: Sequence[str]) -> list[State]:
     """All states of a run, from the algorithm's own methods in a plain loop."""
     with hpc_es.train(load(config, overrides), directory) as run:
         parts: Any = run._run.training.parts
+        delay, lookahead = parts.algorithm.options.delay, parts.algorithm.options.looks_ahead()
         result = [parts.problem.carried().merge_into(parts.algorithm.initial())]
         for number in range(6):
             known = max(number - delay, 0)
@@ -78,22 +89,9 @@ def states(config: Path, directory: Path, overrides: Sequence[str], delay: int, 
     return result
 
 
-@pytest.mark.parametrize(
-    ("variant", "delay", "lookahead"),
-    [
-        ("es 1", 1, True),
-        ("es 2", 2, True),
-        ("es 2, no lookahead", 2, False),
-        ("chunks of 7, normalised", 2, True),
-        ("chunks of 1, rounds", 1, True),
-        ("ars", 1, False),
-        ("pgpe", 2, True),
-    ],
-)
-def test_results_are_those_of_a_plain_loop(
-    done: Callable[[int], Path], variant: str, delay: int, lookahead: bool, tmp_path: Path
-) -> None:
-    expected = states(runs.tiny(tmp_path), tmp_path / "loop", VARIANTS[variant], delay, lookahead)
+@pytest.mark.parametrize("variant", [*PLAIN, *WITH_EVERYTHING])
+def test_results_are_those_of_a_plain_loop(done: Callable[[int], Path], variant: str, tmp_path: Path) -> None:
+    expected = states(runs.tiny(tmp_path), tmp_path / "loop", VARIANTS[variant])
     snapshot = runs.newest(done(3) / variant)
     assert snapshot.state.generation == 6
     assert {name: array.tobytes() for name, array in snapshot.state.shared.items()} == {
@@ -101,6 +99,15 @@ def test_results_are_those_of_a_plain_loop(
     }
     for name, array in expected[-1].master.items():
         assert snapshot.state.master[name].tobytes() == array.tobytes()
+
+
+@pytest.mark.parametrize("variant", WITH_EVERYTHING)
+def test_variants_have_failures_rounds_and_evaluations(done: Callable[[int], Path], variant: str) -> None:
+    """What the variants are for happens."""
+    rows = runs.rows(done(1) / variant)
+    assert len(rows) == 6 and all("evaluation_return_mean" in row for row in rows)
+    assert sum(row["failed_episodes"] > 0 for row in rows) > 1
+    assert all(row["episodes_this_generation"] > 12 for row in rows) or variant.startswith("ars")
 
 
 def test_first_generation_is_that_of_a_run_without_delay(done: Callable[[int], Path], tmp_path: Path) -> None:
@@ -112,27 +119,58 @@ def test_first_generation_is_that_of_a_run_without_delay(done: Callable[[int], P
 
 def test_best_theta_is_one_that_was_measured(done: Callable[[int], Path], tmp_path: Path) -> None:
     """Evaluations measure theta_(t - delay), not the extrapolated theta."""
-    for variant, delay in (("es 1", 1), ("es 2", 2)):
+    for delay, variant in enumerate(PLAIN, 1):
         best = runs.newest(done(3) / variant).best
         assert best is not None
-        expected = states(runs.tiny(tmp_path), tmp_path / variant, VARIANTS[variant], delay, True)
+        expected = states(runs.tiny(tmp_path), tmp_path / variant, VARIANTS[variant])
         assert best.shared["theta"].tobytes() == expected[max(best.generation - delay, 0)].theta.tobytes()
 
 
 @pytest.mark.parametrize(
-    ("more", "ranks", "resumed_on"),
+    ("delay", "more"),
     [
-        ([], 3, 2),
-        (INCREMENTAL, 1, 3),
-        pytest.param([], 1, 3, marks=pytest.mark.long),
-        pytest.param(INCREMENTAL, 3, 2, marks=pytest.mark.long),
+        (2, INCREMENTAL),
+        pytest.param(2, [], marks=pytest.mark.long),
+        pytest.param(1, INCREMENTAL, marks=pytest.mark.long),
+        pytest.param(1, [], marks=pytest.mark.long),
     ],
 )
-def test_killed_run_resumes_to_the_same_results(more: list[str], ranks: int, resumed_on: int, tmp_path: Path) -> None:
-    options = ("algorithm.delay=2", "checkpoint.interval=1", "checkpoint.keep_last=1000", *NORMALISED, *more)
-    end = runs.killed_and_resumed(tmp_path / "run", ranks, resumed_on, *options)
+def test_run_that_is_ended_again_and_again_has_the_same_results(delay: int, more: list[str], tmp_path: Path) -> None:
+    """Killed or interrupted at a random instant of generations 0 to delay + 2, each time on other ranks."""
+    run, slow, dice, ranks = tmp_path / "run", tmp_path / "slow", random.Random(f"{delay} {more}"), 0
+    options = [f"algorithm.delay={delay}", "mpi.chunk_size=1", *runs.EVERY, *NORMALISED, *more]
+    pauses = f"task.env_kwargs={{pause_file: {slow}, pause_file_seconds: 0.003}}"  # of a step
+    slow.touch()
+    for generation in range(delay + 3):
+        ranks = dice.choice([number for number in (1, 2, 3, 5) if number != ranks])
+        with runs.begin(ranks, run, *options, pauses, "stop.generations=10000") as job:
+            job.wait_for_output("rank=host:pid", 240.0)
+            limit = time.monotonic() + 240.0
+            while runs.generation(run) < generation:
+                assert job.process.poll() is None and time.monotonic() < limit, f"generation {generation} did not begin"
+                time.sleep(0.005)
+            time.sleep(dice.uniform(0.0, 0.2))
+            end_of_life(job, dice.choice(["all", "interrupted", *range(ranks)]))
+    slow.unlink()
+    end = runs.newest(run).state.generation + 2
+    runs.finished(4, run, *options, pauses, f"stop.generations={end}")
     runs.here(runs.tiny(tmp_path), tmp_path / "whole", [*options, f"stop.generations={end}"])
-    runs.assert_same(tmp_path / "run", tmp_path / "whole")
+    runs.assert_same(run, tmp_path / "whole")
+    assert runs.digests(run).items() <= runs.digests(tmp_path / "whole").items()
+
+
+def end_of_life(job: Job, victim: str | int) -> None:
+    """Kill all processes of a job, or one rank, or interrupt the job."""
+    if victim == "all":
+        job.kill()
+    elif victim == "interrupted":
+        job.process.send_signal(signal.SIGTERM)
+        done = job.wait(240.0)
+        assert done.status == 75, str(done)
+    else:
+        job.signal(int(victim), signal.SIGKILL)
+        done = job.wait(240.0)
+        assert done.status not in (0, 75) and not done.timed_out, str(done)
 
 
 def test_best_theta_is_the_measured_one_after_a_restart_from_inputs_of_updates(tmp_path: Path) -> None:
@@ -165,52 +203,69 @@ class Gate(gymnasium.Env):
         with open("begun", "a") as file:
             file.write("x")
         Gate.episodes += 1
-        number, self.needed = WAITS.get(os.environ["PMI_RANK"], (0, 0))
-        if number != Gate.episodes:
-            self.needed = 0
+        self.needed, self.most = WAITS.get(os.environ["PMI_RANK"], {}).get(Gate.episodes, (0, 0))
         self.limit = time.monotonic() + 30
         return np.zeros(1, np.float32), {}
 
     def step(self, action):
         ends = os.path.getsize("begun") >= self.needed
         if not ends:
-            assert time.monotonic() < self.limit, "no episode of the next generation began"
+            assert time.monotonic() < self.limit, "the other rank has no episode to begin"
             time.sleep(0.01)
         elif self.needed:
             time.sleep(0.2)
-            most = -(-self.needed // POPULATION) * POPULATION
-            assert os.path.getsize("begun") <= most, "an episode of the generation after the next one began"
+            assert os.path.getsize("begun") <= self.most, "an episode of the generation after the next one began"
+        else:
+            time.sleep(0.03)  # long enough that no rank gets two episodes at once
         return np.zeros(1, np.float32), float(action[0]), ends, False, {}
 
 gymnasium.register("Gate-v0", Gate)
 """
 
 
-@pytest.mark.parametrize(
-    ("ranks", "population", "waits"),
-    [
-        (3, 4, {"1": (1, 5)}),  # the fifth episode is one of generation 1
-        (2, 2, {"1": (1, 3), "0": (2, 5)}),  # it is one of generation 2, so an update is made during rank 0's episode
-        (3, 8, {"1": (1, 14)}),  # four jobs per rank: the other rank has done all but those of the slow one
-    ],
-    ids=["of a worker", "of rank 0", "of a slow worker"],
-)
-def test_long_episode_does_not_delay_the_next_generation(
-    ranks: int, population: int, waits: dict[str, tuple[int, int]], tmp_path: Path
-) -> None:
-    """An episode ends only once a number of episodes have begun: rank: (its episode, number of episodes)."""
-    (tmp_path / "gate.py").write_text(f"WAITS, POPULATION = {waits}, {population}\n{GATE}")
-    config = tmp_path / "gate.yaml"
+Waits = dict[str, dict[int, tuple[int, int]]]  # by rank and number of its episode
+
+
+def run_gate(directory: Path, ranks: int, population: int, generations: int, waits: Waits) -> None:
+    """Train with a delay of 1 and one job per chunk; `waits` as in the environment."""
+    (directory / "gate.py").write_text(f"WAITS = {waits}\n{GATE}")
+    config = directory / "gate.yaml"
     config.write_text(
         "task: {kind: episodes, env_id: 'gate:Gate-v0', on_failed_episode: abort}\n"
         "policy: {kind: mlp, hidden_dims: [2]}\n"
         f"algorithm: {{kind: es, population_size: {population}, delay: 1}}\n"
         f"noise: {{kind: counter}}\nmpi: {{chunk_size: 1, master_evaluates: {str('0' in waits).lower()}}}\n"
-        "evaluation: {interval: 0}\nstop: {generations: 3}\n"
+        f"evaluation: {{interval: 0}}\nstop: {{generations: {generations}}}\n"
     )
-    job = mpiexec(ranks, ["-m", "hpc_es.main", str(config), "--output", str(tmp_path / "run")], 120.0, cwd=tmp_path)
+    job = mpiexec(ranks, ["-m", "hpc_es.main", str(config), "--output", str(directory / "run")], 120.0, cwd=directory)
     assert job.status == 0, str(job)
-    assert runs.newest(tmp_path / "run").state.generation == 3
+    assert runs.newest(directory / "run").state.generation == generations
+
+
+@pytest.mark.parametrize(
+    ("ranks", "population", "waits"),
+    [
+        (3, 4, {"1": {1: (5, 8)}}),  # the fifth episode is one of generation 1
+        (2, 2, {"1": {1: (3, 4)}, "0": {2: (5, 6)}}),  # of generation 2: an update is made during rank 0's episode
+    ],
+    ids=["of a worker", "of rank 0"],
+)
+def test_long_episode_does_not_delay_the_next_generation(
+    ranks: int, population: int, waits: Waits, tmp_path: Path
+) -> None:
+    """An episode ends only once a number of episodes have begun, but no more than a larger number."""
+    run_gate(tmp_path, ranks, population, 3, waits)
+
+
+def test_rank_that_is_ten_times_slower_delays_the_other_by_a_thirtieth(tmp_path: Path) -> None:
+    """Four jobs per rank: during three episodes of the slow rank the other one can begin 10, 10 and 9.
+
+    Episodes of the slow rank are those with the indices 0, 11, 22, 32, 43 and 54 of 64, in generations 0, 1, 2, 4, 5
+    and 6, or later ones. While one of generation t is unfinished, generation t + 1 is the last one that has begun: the
+    episode with index 22 has to end when all 32 of generations 0 to 3 have begun.
+    """
+    needed = (11, 22, 32, 43, 54, 64)
+    run_gate(tmp_path, 3, 8, 8, {"1": {number: (count, 64) for number, count in enumerate(needed, 1)}})
 
 
 WATCHED = """
@@ -336,14 +391,25 @@ def test_death_of_a_rank_ends_the_job(reference: Path, tmp_path: Path) -> None:
     runs.assert_same(run, reference)
 
 
+@pytest.fixture(scope="module")
+def variants_here(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of all variants, trained in this process."""
+    directory = tmp_path_factory.mktemp("here")
+    for name, overrides in VARIANTS.items():
+        runs.here(runs.tiny(directory), directory / name, [*overrides, "checkpoint.interval=1"])
+    return directory
+
+
 @ulfm.needs_ulfm
-@pytest.mark.parametrize("ranks", [2, 5])
-def test_results_under_open_mpi_are_the_same(ranks: int, reference: Path, tmp_path: Path) -> None:
-    launcher = (*ulfm.MANY, *ulfm.HERE)
-    with ulfm.start(ranks, runs.command(tmp_path / "run", *DELAYED, "stop.generations=30"), launcher) as job:
-        done = job.wait()
+@pytest.mark.parametrize("ranks", [2, 5, 17])
+def test_results_under_open_mpi_are_the_same(ranks: int, variants_here: Path, tmp_path: Path) -> None:
+    variants = json.dumps({name: [*overrides, "checkpoint.interval=1"] for name, overrides in VARIANTS.items()})
+    program = [*script(runs.TRAIN_VARIANTS), str(runs.tiny(tmp_path)), str(tmp_path), variants]
+    with ulfm.start(ranks, program, (*ulfm.MANY, *ulfm.HERE)) as job:
+        done = job.wait(runs.VARIANTS_SECONDS)
     assert done.status == 0, str(done)
-    runs.assert_same(tmp_path / "run", reference)
+    for name in VARIANTS:
+        runs.assert_same(tmp_path / name, variants_here / name)
 
 
 @pytest.mark.parametrize("limit", LIMITS)
