@@ -47,7 +47,7 @@ class Parameters(Protocol):
     """The parameters of a model by name, and what `score` gets for them."""
 
     layout: Layout
-    constants: Sequence[Array]  # values of variables that the search does not change, [*shape]
+    constants: Sequence[tuple[str, Array]]  # names and values, [*shape], of variables that the search does not change
 
     def initial(self, seed: int) -> Mapping[str, Array]:
         """Return the initial parameters by name, [*shape]."""
@@ -65,7 +65,7 @@ class Parameters(Protocol):
 class TreeParameters:
     """Parameters that are a tree of arrays, named by their path, such as "layers/0/kernel"."""
 
-    constants: Sequence[Array] = ()
+    constants: Sequence[tuple[str, Array]] = ()
 
     def __init__(self, create: Callable[[int], Any], name: str) -> None:
         """Raise ConfigError unless the arrays are floating-point; `name` is that of the user's function."""
@@ -121,7 +121,9 @@ class KerasParameters:
         variables = {variable.path: variable.value for variable in model.trainable_variables}
         require_parameters(KEY, name, variables)
         self._model, self._dtypes = model, {path: array.dtype for path, array in variables.items()}
-        self.constants: Sequence[Array] = [jnp.asarray(variable.value) for variable in model.non_trainable_variables]
+        self.constants: Sequence[tuple[str, Array]] = [
+            (variable.path, jnp.asarray(variable.value)) for variable in model.non_trainable_variables
+        ]
         self.layout = Layout({path: tuple(array.shape) for path, array in variables.items()})
         self._training = inference_arguments(model)
 
@@ -138,7 +140,8 @@ class KerasParameters:
 
         def call(*inputs: Any, **keywords: Any) -> Any:
             keywords = {**self._training, **keywords}
-            result, after = self._model.stateless_call(weights, self.constants, *inputs, **keywords)
+            constants = [array for _, array in self.constants]
+            result, after = self._model.stateless_call(weights, constants, *inputs, **keywords)
             self._require_constants(after)
             return result
 
@@ -149,10 +152,10 @@ class KerasParameters:
 
         `after` are its values after the call, which JAX may trace.
         """
-        for variable, before, value in zip(self._model.non_trainable_variables, self.constants, after, strict=True):
+        for (path, before), value in zip(self.constants, after, strict=True):
             if value is before:
                 continue
-            does = "draws random numbers" if "seed_generator" in variable.path else f"changes {variable.path}"
+            does = "draws random numbers" if "seed_generator" in path else f"changes {path}"
             text = f"a call of the model in score of {self._name} {does}, which compiled calls cannot keep: expected no"
             raise ConfigError([(KEY, f"{text} training=True, and layers whose outputs depend on their inputs only")])
 
@@ -250,11 +253,11 @@ class Model:
 
     def layout_digest(self) -> str:
         """Return the SHA-256 of the names and shapes of the parameters and of the constants."""
-        return _digest(str(dict(self.layout.shapes)), self.parameters.constants)
+        return _digest(str(dict(self.layout.shapes)), [array for _, array in self.parameters.constants])
 
     def digest(self, seed: int) -> str:
         """Return the SHA-256 of parameters, constants and batches, to compare two calls of the user's function."""
-        constants = _digest("", self.parameters.constants)
+        constants = _digest("", [array for _, array in self.parameters.constants])
         batches = [self.data_digest(source, seed) for source in self.sources]
         arrays = [np.asarray(array) for array in self.parameters.initial(seed).values()]
         return _digest("".join([constants, *batches]), arrays)

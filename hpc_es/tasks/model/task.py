@@ -151,7 +151,8 @@ class ModelTask:
             + (f", validation {tree_text(model.shapes(evaluation))}" if evaluation == "validation" else ""),
             f"a call of {self.options.jobs_per_call} candidates: {bytes_text(call.total_bytes())}",
         ]
-        return lines
+        constants = [path for path, _ in model.parameters.constants if "seed_generator" not in path]
+        return [*lines, f"constants, not searched: {', '.join(constants)}"] if constants else lines
 
     def close(self) -> None:
         """Delete the compiled calls."""

@@ -289,3 +289,10 @@ def test_good_models_pass_the_check() -> None:
         created = task(name, jobs_per_call=2)
         created.problem("vectors", None, Keys(5), 16).check()
         assert created.check_lines[0].startswith(f"model {MODELS}:{name}: ")
+
+
+def test_check_names_the_constants_of_a_keras_model() -> None:
+    own_models.skip_without_keras()
+    line = task("keras_layers", jobs_per_call=2).check_lines[-1]
+    names = ("dense/kernel", "dense/bias", "norm/moving_mean", "norm/moving_variance")
+    assert line == f"constants, not searched: {', '.join(f'sequential/{name}' for name in names)}"
