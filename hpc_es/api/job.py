@@ -13,7 +13,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -22,6 +22,7 @@ import numpy as np
 from hpc_es.config.resolved import completed, dump, identity, named_user_kinds, plain_data, resolved
 from hpc_es.config.schema import Config
 from hpc_es.core.data import JsonObject
+from hpc_es.core.dataclass import dataclass
 from hpc_es.core.errors import ConfigError, UserError
 from hpc_es.core.slurm import this_run
 from hpc_es.mpi.connect import connect

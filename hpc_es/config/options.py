@@ -31,6 +31,7 @@ from typing_extensions import dataclass_transform
 
 from hpc_es.config import registry
 from hpc_es.core.data import ConfigData
+from hpc_es.core.dataclass import dataclass
 from hpc_es.core.errors import ConfigError, ConfigProblem, as_yaml, join
 
 T = TypeVar("T")
@@ -80,7 +81,7 @@ def option(
 def options(cls: type[T]) -> type[T]:
     """Make `cls` a frozen keyword-only dataclass of options."""
     cls.__pydantic_config__ = {"extra": "forbid", "strict": True, "allow_inf_nan": False}  # type: ignore[attr-defined]
-    return dataclasses.dataclass(frozen=True, kw_only=True)(cls)
+    return dataclass(frozen=True, kw_only=True)(cls)
 
 
 LISTS = {tuple, list, get_origin(Sequence[object])}
@@ -95,7 +96,7 @@ _WORDS: dict[Hint, str] = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Kinds:
     """Annotation of a section whose key `kind` names a module of `package`, which has the section's `Options`."""
 
@@ -247,7 +248,7 @@ def unused_of_kinds(options: KindOptions, names: Mapping[str, Iterable[str]]) ->
 # The table of config keys.
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Row:
     """One key in the table; `kind` lists the kinds that have it, "" for all kinds."""
 

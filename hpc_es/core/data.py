@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from hpc_es.core.dataclass import dataclass
 from hpc_es.core.errors import Failure
 
 Array = npt.NDArray[Any]  # each use states shape and dtype

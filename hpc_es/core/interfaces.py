@@ -25,7 +25,7 @@ and optionally `incompatibilities`; that of a task has `OFFERS`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar, runtime_checkable
 
@@ -48,6 +48,7 @@ from hpc_es.core.data import (
     Spaces,
     State,
 )
+from hpc_es.core.dataclass import dataclass
 from hpc_es.core.keys import Keys
 from hpc_es.core.policy import Actor, Batch, Policy, Segments
 from hpc_es.core.population import Layout, Population

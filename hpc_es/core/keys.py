@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import enum
 import threading
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.random.bit_generator import ISeedSequence
 
 from hpc_es.core.data import JsonObject
+from hpc_es.core.dataclass import dataclass
 
 
 class Purpose(enum.IntEnum):

@@ -7,7 +7,6 @@ returns the actions of all jobs at once, and `OnStep` is called after every step
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
@@ -15,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hpc_es.core.data import Array, Float32, Float64, Normaliser, Outcome, Poll, Spaces
+from hpc_es.core.dataclass import dataclass
 from hpc_es.core.population import Layout, Population
 
 # A tree of arrays, such as the memory of a recurrent policy or the named parts of its parameters. In compiled code the

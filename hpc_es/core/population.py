@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 from typing import Protocol, runtime_checkable
@@ -14,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hpc_es.core.data import Array, Float32, FloatDtype
+from hpc_es.core.dataclass import dataclass
 
 Shape = tuple[int, ...]
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, Literal
 
 import numpy as np
 
+from hpc_es.core.dataclass import dataclass
 from hpc_es.core.errors import CheckpointError, ConfigError, missing_text
 from hpc_es.devices import jax_setup, tensorflow_setup
 from hpc_es.devices.placement import (

@@ -14,13 +14,13 @@ are functions of the keys, so that every rank, and a later evaluation, plays the
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from hpc_es.core.data import Actions, Array, Arrays, Box, Discrete, Float32, Float64, ObservationSpec
+from hpc_es.core.dataclass import dataclass
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.core.policy import Batch, Episodic

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property, partial, reduce
 from typing import Any, Literal
 
@@ -33,6 +32,7 @@ from hpc_es.core.data import (
     Rows,
     State,
 )
+from hpc_es.core.dataclass import dataclass
 from hpc_es.core.errors import ConfigError, RunError
 from hpc_es.core.interfaces import Cutting, Evaluation, MixedCoordinates, RunContext, VectorProblem
 from hpc_es.core.keys import Keys, Purpose

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -17,6 +17,7 @@ from hpc_es.algorithms.common.strategy import Strategy
 from hpc_es.config.registry import module
 from hpc_es.config.schema import USUAL_CHUNK, Config
 from hpc_es.core.data import NO_FITNESS, Chunk, Float64, Rows, State, row_dtype
+from hpc_es.core.dataclass import dataclass
 from hpc_es.core.errors import RunError
 from hpc_es.core.interfaces import Cutting, Problem
 from hpc_es.core.keys import Keys

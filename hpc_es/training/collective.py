@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import TypeVar
 
 import numpy as np
@@ -14,6 +14,7 @@ from hpc_es.config import registry
 from hpc_es.config.resolved import dump_json, parse_resolved, sources
 from hpc_es.config.schema import Config
 from hpc_es.core.data import Array, Arrays, Chunk, JsonObject, State
+from hpc_es.core.dataclass import dataclass
 from hpc_es.core.errors import DeniedError, Failure, InUseError, UserError
 from hpc_es.mpi.world import Bytes, World
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import overload
 
 import numpy as np
@@ -35,6 +35,7 @@ from hpc_es.core.data import (
     numbered,
     without_info,
 )
+from hpc_es.core.dataclass import dataclass
 from hpc_es.core.errors import CheckpointError, RunError
 from hpc_es.core.interfaces import AnyAlgorithm, Problem
 from hpc_es.mpi.world import decode, encode

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -21,6 +21,7 @@ import numpy.typing as npt
 from hpc_es.algorithms.common import stopping
 from hpc_es.algorithms.common.injection import injected_in
 from hpc_es.core.data import Array, Arrays, Float64, State
+from hpc_es.core.dataclass import dataclass
 from hpc_es.core.interfaces import MixedCoordinates
 from hpc_es.core.keys import Keys, Purpose
 

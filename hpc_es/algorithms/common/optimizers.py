@@ -7,7 +7,6 @@ gradients of the chunks and clips them first.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal, Protocol
 
 import numpy as np
@@ -15,6 +14,7 @@ import numpy.typing as npt
 
 from hpc_es.config.options import Count, Fraction, Positive, option, options, unused_of_kinds
 from hpc_es.core.data import Array, Arrays, Float32
+from hpc_es.core.dataclass import dataclass
 from hpc_es.core.errors import RunError
 
 Kind = Literal["adam", "rmsprop", "sgd", "clipup", "none"]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
 from hpc_es.config.options import Natural, NonNegative, option, options
 from hpc_es.core.data import Array, Arrays, Float64
+from hpc_es.core.dataclass import dataclass
 
 MIN_HISTORY = 10  # generations before tolfun and tolfunhist are tested
 HISTORY_INTERVAL = 5  # generations between two entries of the long histories

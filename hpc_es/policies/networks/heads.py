@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from types import ModuleType
 from typing import Literal, Protocol
 
@@ -20,6 +19,7 @@ from hpc_es.core.data import (
     Spaces,
     flat_observations,
 )
+from hpc_es.core.dataclass import dataclass
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.policy import Tensor
 

@@ -13,7 +13,7 @@ The NumPy actors in `policies/mlp.py` and `policies/lstm.py` compute the same in
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from math import prod
 from types import ModuleType
@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hpc_es.core.data import Float32, Float64
+from hpc_es.core.dataclass import dataclass
 from hpc_es.core.policy import Tensor
 from hpc_es.core.population import Layout, LowRank, Population, Shape
 

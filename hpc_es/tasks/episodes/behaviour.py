@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from hpc_es.config.options import Natural, option, options
 from hpc_es.config.registry import import_function
 from hpc_es.core.data import Array, Float64
+from hpc_es.core.dataclass import dataclass
 from hpc_es.core.errors import ConfigError, nearest
 from hpc_es.tasks.episodes.environments import Environment, Info
 from hpc_es.tasks.episodes.infos import random_episode

@@ -10,7 +10,6 @@ import math
 import random
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -30,6 +29,7 @@ from hpc_es.core.data import (
     row_dtype,
     with_columns,
 )
+from hpc_es.core.dataclass import dataclass
 from hpc_es.core.errors import Failure, RunError, failure_from_error
 from hpc_es.core.policy import Actor, Batch
 from hpc_es.tasks.episodes.behaviour import Behaviour, EpisodeEnd

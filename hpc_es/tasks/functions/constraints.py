@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,7 @@ from hpc_es.core.data import (
     Rows,
     State,
 )
+from hpc_es.core.dataclass import dataclass
 from hpc_es.core.interfaces import Evaluation
 from hpc_es.core.keys import Keys
 from hpc_es.core.population import Population

@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
@@ -22,6 +21,7 @@ import numpy.typing as npt
 
 from hpc_es.config.registry import config_directory
 from hpc_es.core.data import Float64
+from hpc_es.core.dataclass import dataclass
 from hpc_es.core.errors import ConfigError
 from hpc_es.tasks.functions.options import RESULT_COLUMNS, Coordinates, SearchOptions
 from hpc_es.tasks.functions.parameters import Choices, Scale, Value, is_number

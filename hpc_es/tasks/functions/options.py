@@ -7,7 +7,7 @@ vectors outside of the bounds are moved inside. Named parameters have scales: se
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import Annotated, Literal
 
@@ -16,6 +16,7 @@ from annotated_types import Gt, Lt
 
 from hpc_es.config.options import Count, Natural, NonNegative, Positive, option, options
 from hpc_es.core.data import Float64
+from hpc_es.core.dataclass import dataclass
 from hpc_es.core.interfaces import MixedCoordinates
 from hpc_es.tasks.functions.journal import Mode
 from hpc_es.tasks.functions.parameters import Choices, Discrete, Parameter, Scale, Value, decoded, scale_of

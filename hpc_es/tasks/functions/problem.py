@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import groupby
 
@@ -32,6 +32,7 @@ from hpc_es.core.data import (
     behaviour,
     row_dtype,
 )
+from hpc_es.core.dataclass import dataclass
 from hpc_es.core.errors import GIVEN_UP, Failure, GenerationClosed, RunError, failure_from_text
 from hpc_es.core.interfaces import Evaluation, RunContext
 from hpc_es.core.keys import Keys, Purpose

@@ -15,13 +15,14 @@ import math
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
 from hpc_es.core.data import Array, Float64, Keywords, Poll
+from hpc_es.core.dataclass import dataclass
 from hpc_es.core.errors import ConfigError, Failure, GenerationClosed, failure_from_error, failure_from_text
 from hpc_es.core.interfaces import RunContext
 from hpc_es.tasks.functions.parameters import Scale, decoded
