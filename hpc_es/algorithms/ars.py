@@ -17,12 +17,11 @@ from functools import cached_property
 from typing import Annotated, Literal
 
 import numpy as np
-from annotated_types import Ge
 
 from hpc_es.algorithms.common.delay import DelayOptions
 from hpc_es.algorithms.common.optimizers import learning_rate, norm
 from hpc_es.algorithms.common.strategy import PairedStrategy, Weights, first_deviations
-from hpc_es.config.options import Count, Positive, option, options
+from hpc_es.config.options import Count, Limits, Positive, option, options
 from hpc_es.core.data import Array, Chunk, Float64, Results, Rows, State
 from hpc_es.core.interfaces import Needs
 from hpc_es.core.population import Population
@@ -48,7 +47,7 @@ class Options(DelayOptions):
     """`algorithm:` with `kind: ars`."""
 
     kind: Literal["ars"] = option("name of the algorithm", "ars")
-    population_size: Annotated[int, Ge(2)] = option("evaluations per generation, two per direction", 16)
+    population_size: Annotated[int, Limits(ge=2)] = option("evaluations per generation, two per direction", 16)
     top_directions: Count | None = option("number of best directions used in the update, b; null: all", None)
     learning_rate: Positive = option("learning rate, alpha", 0.02)
     anneal_updates: Count | None = option(

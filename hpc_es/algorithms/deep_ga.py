@@ -20,11 +20,10 @@ from typing import Annotated, Literal
 
 import numpy as np
 import numpy.typing as npt
-from annotated_types import Ge, Interval
 
 from hpc_es.algorithms.common.ranking import nothing_to_learn, ranking
 from hpc_es.algorithms.common.strategy import Strategy, first_deviations
-from hpc_es.config.options import Count, Natural, Positive, option, options, unused
+from hpc_es.config.options import Count, Limits, Natural, Positive, option, options, unused
 from hpc_es.core.data import Array, Arrays, Chunk, Float64, Jobs, Json, Results, Rows, State, cut
 from hpc_es.core.interfaces import Needs, VectorProblem
 from hpc_es.core.keys import Keys, Purpose
@@ -52,8 +51,8 @@ class Options:
     sigma: Positive | None = option(
         "standard deviation of a mutation; null: 0.06 of the range between the bounds, or 0.06; for policies 0.02", None
     )
-    sigma_decay: Annotated[float, Interval(gt=0, le=1)] = option("factor of sigma per generation", 1.0)
-    validate_top: Annotated[int, Ge(2)] = option("number of candidates to validate, including the elite", 10)
+    sigma_decay: Annotated[float, Limits(gt=0, le=1)] = option("factor of sigma per generation", 1.0)
+    validate_top: Annotated[int, Limits(ge=2)] = option("number of candidates to validate, including the elite", 10)
     validation_episodes: Natural | None = option(
         "validation jobs per candidate; null: 30, for objectives 1; 0: no validation, returns are exact", None
     )

@@ -24,13 +24,12 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 import numpy as np
-from annotated_types import Ge
 
 from hpc_es.algorithms.common import optimizers
 from hpc_es.algorithms.common.optimizers import norm
 from hpc_es.algorithms.common.ranking import centered_ranks
 from hpc_es.algorithms.common.strategy import PairedStrategy, Weights
-from hpc_es.config.options import Count, NonNegative, Positive, Probability, option, options, unused
+from hpc_es.config.options import Count, Limits, NonNegative, Positive, Probability, option, options, unused
 from hpc_es.core.data import (
     BEHAVIOUR,
     Array,
@@ -70,7 +69,9 @@ class Options:
     mode: Literal["ns", "nsr", "nsra"] = option(
         "objective: novelty; novelty and return with equal weights; or with weights adapted to progress", "nsra"
     )
-    population_size: Annotated[int, Ge(2)] = option("evaluations per generation; an antithetic pair counts as two", 100)
+    population_size: Annotated[int, Limits(ge=2)] = option(
+        "evaluations per generation; an antithetic pair counts as two", 100
+    )
     parents: Count = option("number of parents, each with its optimizer; one is updated per generation", 5)
     neighbours: Count = option("number of nearest archive entries in the novelty", 10)
     rollouts: Count = option("jobs without noise that measure an updated parent; their mean behaviour is archived", 5)

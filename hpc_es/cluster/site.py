@@ -16,16 +16,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
-from annotated_types import MinLen
-
 from hpc_es.config import validation
-from hpc_es.config.options import Count, option, options
+from hpc_es.config.options import Count, Limits, option, options
 from hpc_es.config.yaml_text import read_yaml
 from hpc_es.core.data import Json
 from hpc_es.core.errors import ConfigError, ConfigProblem, as_yaml, found_text
 
-Word = Annotated[str, MinLen(1)]
-Words = Annotated[tuple[Word, ...], MinLen(1)]
+Word = Annotated[str, Limits(min_length=1)]
+Words = Annotated[tuple[Word, ...], Limits(min_length=1)]
 
 AUTO = "auto"
 GPUS = r"([A-Za-z][\w.-]*:)?[1-9]\d*"  # a number, or type:number

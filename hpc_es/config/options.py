@@ -13,6 +13,7 @@ import re
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import (
+    TYPE_CHECKING,
     Annotated,
     Any,
     ClassVar,
@@ -26,24 +27,54 @@ from typing import (
     get_type_hints,
 )
 
-from annotated_types import Ge, Gt, Interval
-from typing_extensions import dataclass_transform
-
 from hpc_es.config import registry
 from hpc_es.core.data import ConfigData
 from hpc_es.core.dataclass import dataclass
 from hpc_es.core.errors import ConfigError, ConfigProblem, as_yaml, join
 
+if TYPE_CHECKING:  # neither is needed by a rank other than 0
+    from annotated_types import BaseMetadata
+    from typing_extensions import dataclass_transform
+else:
+
+    def dataclass_transform(**_):
+        return lambda decorator: decorator
+
+
 T = TypeVar("T")
 Hint: TypeAlias = object  # a type hint, such as `int | None`: type hints have no common class
 OptionsClass: TypeAlias = type[Any]  # a class made with `options`
 
-Positive = Annotated[float, Gt(0)]  # greater than 0
-NonNegative = Annotated[float, Ge(0)]  # at least 0
-Fraction = Annotated[float, Interval(ge=0, lt=1)]  # at least 0, less than 1
-Probability = Annotated[float, Interval(ge=0, le=1)]  # 0 to 1
-Count = Annotated[int, Ge(1)]  # a whole number of at least 1
-Natural = Annotated[int, Ge(0)]  # a whole number of at least 0
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """Limits of a number, or of the length of a text or list, as annotation of a type hint.
+
+    pydantic knows those of annotated_types, and such a group of them (`annotated_types.GroupedMetadata`).
+    """
+
+    ge: float | None = None  # greater than or equal
+    gt: float | None = None
+    le: float | None = None
+    lt: float | None = None
+    min_length: int | None = None
+
+    __is_annotated_types_grouped_metadata__ = True
+
+    def __iter__(self) -> Iterator[BaseMetadata]:
+        """Yield the limits as objects of annotated_types."""
+        from annotated_types import Ge, Gt, Le, Lt, MinLen
+
+        classes = {"ge": Ge, "gt": Gt, "le": Le, "lt": Lt, "min_length": MinLen}
+        return (cls(limit) for name, cls in classes.items() if (limit := getattr(self, name)) is not None)
+
+
+Positive = Annotated[float, Limits(gt=0)]  # greater than 0
+NonNegative = Annotated[float, Limits(ge=0)]  # at least 0
+Fraction = Annotated[float, Limits(ge=0, lt=1)]  # at least 0, less than 1
+Probability = Annotated[float, Limits(ge=0, le=1)]  # 0 to 1
+Count = Annotated[int, Limits(ge=1)]  # a whole number of at least 1
+Natural = Annotated[int, Limits(ge=0)]  # a whole number of at least 0
 
 
 class Options(Protocol):
@@ -190,7 +221,7 @@ def _describe_items(origin: Hint, args: tuple[Hint, ...]) -> str:
 
 
 def _limited(words: str, marks: Iterable[object]) -> str:
-    """Return `words` with the limits set by annotations of annotated_types."""
+    """Return `words` with the limits among the annotations `marks`: `Limits`, or those of annotated_types."""
     limits: dict[str, object] = {}
     for mark in marks:
         named = {name: getattr(mark, name, None) for name in ("ge", "gt", "le", "lt", "min_length")}

@@ -10,13 +10,11 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
-from annotated_types import Interval, MinLen
-
-from hpc_es.config.options import Count, Kinds, Natural, NonNegative, Positive, option, options, unused
+from hpc_es.config.options import Count, Kinds, Limits, Natural, NonNegative, Positive, option, options, unused
 from hpc_es.config.registry import is_user_kind, module
 from hpc_es.core.errors import ConfigProblem, as_yaml
 
-Text = Annotated[str, MinLen(1)]
+Text = Annotated[str, Limits(min_length=1)]
 LIMITS = "set stop.generations, timesteps, episodes, seconds, target_return, target_value or patience"
 USUAL_CHUNK = 16  # jobs per chunk where results depend on it and the config sets no number
 Reduction = Literal["final", "mean", "sum"]
@@ -214,7 +212,7 @@ class Config:
     """The config of an experiment; the sections with a kind have the Options of its module."""
 
     name: Text | None = option("name in plots and reports; null: the name of the config file", None, may_change=True)
-    seed: Annotated[int, Interval(ge=0, lt=2**63)] = option("seed of all random numbers (0 is valid)", 0)
+    seed: Annotated[int, Limits(ge=0, lt=2**63)] = option("seed of all random numbers (0 is valid)", 0)
     output: Text | None = option("run directory; null: runs/<name>", None, may_change=True)
     task: Annotated[Any, Kinds("tasks", "episodes")] = option("kind of task")
     policy: Annotated[Any, Kinds("policies", "mlp", optional=True)] = option(
@@ -226,7 +224,7 @@ class Config:
         None,
         may_change=True,
     )
-    repetitions: Annotated[int, Interval(ge=1, lt=2**32)] = option(
+    repetitions: Annotated[int, Limits(ge=1, lt=2**32)] = option(
         "number of independent repetitions, each in output/repetition_NNNN; with 1, directly in output",
         1,
         may_change=True,

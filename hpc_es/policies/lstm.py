@@ -17,9 +17,8 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-from annotated_types import MinLen
 
-from hpc_es.config.options import Count, option, options
+from hpc_es.config.options import Count, Limits, option, options
 from hpc_es.core.data import Array, Float32, Normaliser, Spaces
 from hpc_es.core.policy import Actor, Pure, Tensor
 from hpc_es.core.population import Layout, Population
@@ -171,7 +170,9 @@ class Options(shared.Options):
     """`policy:` with `kind: lstm`."""
 
     kind: Literal["lstm"] = option("name of the policy", "lstm")
-    hidden_dims: Annotated[tuple[Count, ...], MinLen(1)] = option("number of units of each LSTM layer", (48,))
+    hidden_dims: Annotated[tuple[Count, ...], Limits(min_length=1)] = option(
+        "number of units of each LSTM layer", (48,)
+    )
 
 
 class LSTM:

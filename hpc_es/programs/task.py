@@ -15,9 +15,8 @@ from functools import cached_property, lru_cache
 from typing import Annotated, Literal
 
 import numpy as np
-from annotated_types import Ge, MinLen
 
-from hpc_es.config.options import Count, Natural, NonNegative, option, options
+from hpc_es.config.options import Count, Limits, Natural, NonNegative, option, options
 from hpc_es.core.data import CORRECT, Array, Column, Jobs, Outcome, Poll, row_dtype
 from hpc_es.core.errors import ConfigError, UserError, install_command
 from hpc_es.core.interfaces import Cutting, Offers, Searched
@@ -46,11 +45,11 @@ class Options:
 
     kind: Literal["programs"] = option("name of the task", "programs")
     name: str | None = option(f"coding task, such as reverse; all names are in {__name__}.NAMES", None)
-    cycle: Annotated[tuple[str, ...], MinLen(1)] | None = option(
+    cycle: Annotated[tuple[str, ...], Limits(min_length=1)] | None = option(
         "several coding tasks instead of name; repetition r has task r modulo their number", None
     )
-    base: Annotated[int, Ge(2)] | None = option("modulus of the memory cells; null: that of the task", None)
-    fixed_string: Annotated[tuple[Natural, ...], MinLen(1)] | None = option(
+    base: Annotated[int, Limits(ge=2)] | None = option("modulus of the memory cells; null: that of the task", None)
+    fixed_string: Annotated[tuple[Natural, ...], Limits(min_length=1)] | None = option(
         "expected output of the tasks print and print-hello; null: their default", None
     )
     case_count: Count | None = option("number of drawn cases; null: that of the task", None)

@@ -23,9 +23,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
-from annotated_types import MinLen
-
-from hpc_es.config.options import option, options
+from hpc_es.config.options import Limits, option, options
 from hpc_es.config.registry import config_directory
 from hpc_es.core.data import ConfigData
 from hpc_es.core.errors import ConfigError, Problems
@@ -43,7 +41,7 @@ class Options(SearchOptions):
     """`task:` with `kind: command`."""
 
     kind: Literal["command"] = option("name of the task", "command")
-    command: Annotated[tuple[str, ...], MinLen(1)] = option(
+    command: Annotated[tuple[str, ...], Limits(min_length=1)] = option(
         "program and arguments, such as ['./simulate', '{parameters}', '{result}']"
     )
     format: Format = option(

@@ -12,11 +12,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Annotated, Any, Literal
 
-from annotated_types import MinLen
-
 from hpc_es.config import config_strings, registry, validation
 from hpc_es.config.loading import validate
-from hpc_es.config.options import Count, option, options
+from hpc_es.config.options import Count, Limits, option, options
 from hpc_es.config.resolved import resolved
 from hpc_es.config.schema import Config
 from hpc_es.config.yaml_text import override, parse, read_yaml
@@ -129,12 +127,14 @@ SamplerName = Literal["tpe", "cma_es"]
 class Tuning:
     """The keys of a tuning file."""
 
-    base: Annotated[str, MinLen(1)] = option("base config: a file, relative to the tuning file, or a config string")
+    base: Annotated[str, Limits(min_length=1)] = option(
+        "base config: a file, relative to the tuning file, or a config string"
+    )
     search: Literal["grid", "random", "optuna"] = option("method of choosing trials", "grid")
     sampler: SamplerName = option(
         "sampler of an Optuna search: tpe, or cma_es for mixed spaces (CMA-ES with margin, CatCMA)", "tpe"
     )
-    space: Annotated[ConfigData, MinLen(1)] = option("search space: dotted keys and their values")
+    space: Annotated[ConfigData, Limits(min_length=1)] = option("search space: dotted keys and their values")
     trials: Count | None = option("number of trials, for random and optuna; a larger number later adds trials", None)
     repetitions: Count | None = option("repetitions per trial; null: those of the base config", None)
     objective: Literal["final_return", "best_reward"] | ConfigData = option("objective to maximise", FINAL_RETURN)

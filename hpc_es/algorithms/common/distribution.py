@@ -15,21 +15,20 @@ from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
-from annotated_types import Ge, Gt
 
 from hpc_es.algorithms.common import stopping
 from hpc_es.algorithms.common.injection import INJECTED
 from hpc_es.algorithms.common.mixed import MixedVector
 from hpc_es.algorithms.common.ranking import default_population, nothing_to_learn
 from hpc_es.algorithms.common.strategy import Strategy, first_deviations
-from hpc_es.config.options import Natural, Positive, option, options, unused
+from hpc_es.config.options import Limits, Natural, Positive, option, options, unused
 from hpc_es.core.data import Array, Arrays, Float64, Results, Rows, State
 from hpc_es.core.interfaces import VectorProblem
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.core.population import Noise
 
 Restarts = Literal["none", "ipop", "bipop"]
-PopulationSize = Annotated[int, Ge(2)]
+PopulationSize = Annotated[int, Limits(ge=2)]
 
 
 @options
@@ -47,7 +46,7 @@ class Options:
         "none",
     )
     max_restarts: Natural = option("maximum number of restarts with a larger population", 9)
-    population_factor: Annotated[float, Gt(1)] = option("growth factor of the population at such a restart", 2.0)
+    population_factor: Annotated[float, Limits(gt=1)] = option("growth factor of the population at such a restart", 2.0)
     side_by_side: bool = option(
         "whether bipop's large and small searches alternate, so that ranks evaluate one of them while they wait for "
         "the other",

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-
-from typing_extensions import Self
+from typing import TYPE_CHECKING
 
 from hpc_es.algorithms.common import stopping
 from hpc_es.algorithms.common.delay import DelayLine
@@ -21,6 +20,9 @@ from hpc_es.core.data import Array, Arrays, Chunk, Float64, Outcome, Poll, Resul
 from hpc_es.core.interfaces import AnyAlgorithm
 from hpc_es.core.keys import Purpose
 from hpc_es.core.population import Population
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 SMALL = "small/"  # prefix of the arrays of the small search
 FIRST_SMALL = 1 << 20  # number of the first small search, whose random numbers differ from those of large ones

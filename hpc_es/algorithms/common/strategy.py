@@ -9,11 +9,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar, Generic
+from typing import TYPE_CHECKING, Any, ClassVar, Generic
 
 import numpy as np
 import numpy.typing as npt
-from typing_extensions import Self
 
 from hpc_es.core.data import (
     Array,
@@ -43,6 +42,9 @@ from hpc_es.core.population import (
     Population,
     unperturbed,
 )
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,8 @@ from typing import Annotated, Literal
 
 import numpy as np
 import numpy.typing as npt
-from annotated_types import Ge
 
-from hpc_es.config.options import Count, NonNegative, option, options, unused
+from hpc_es.config.options import Count, Limits, NonNegative, option, options, unused
 from hpc_es.core.data import Array, Float32, Normaliser
 from hpc_es.core.population import Layout, Population
 from hpc_es.policies.networks.heads import ActionBounds, ActionHead, normalise
@@ -25,7 +24,7 @@ class PolicyOptions:
     action_noise_std: NonNegative = option(
         "standard deviation of normal noise added to Box actions in training episodes", 0.0
     )
-    action_bins: Annotated[int, Ge(2)] | None = option(
+    action_bins: Annotated[int, Limits(ge=2)] | None = option(
         "number of equidistant values of each action dimension; null: continuous", None
     )
     action_bounds: ActionBounds = option(

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from annotated_types import MinLen
-
 from hpc_es.algorithms.common import optimizers
 from hpc_es.config.options import (
     Count,
     Fraction,
+    Limits,
     Natural,
     NonNegative,
     Positive,
@@ -21,7 +20,7 @@ from hpc_es.config.options import (
 )
 
 TOKENS = 9  # the end and eight characters
-Sizes = Annotated[tuple[Count, ...], MinLen(1)]
+Sizes = Annotated[tuple[Count, ...], Limits(min_length=1)]
 
 
 @options

@@ -12,9 +12,8 @@ from functools import cached_property
 from typing import Annotated, Literal
 
 import numpy as np
-from annotated_types import Gt, Lt
 
-from hpc_es.config.options import Count, Natural, NonNegative, Positive, option, options
+from hpc_es.config.options import Count, Limits, Natural, NonNegative, Positive, option, options
 from hpc_es.core.data import Float64
 from hpc_es.core.dataclass import dataclass
 from hpc_es.core.interfaces import MixedCoordinates
@@ -274,7 +273,7 @@ class SearchOptions:
     timeout_seconds: Positive | None = option(
         "time limit of an evaluation in seconds, after which it fails; null: no limit", None
     )
-    close_at: Annotated[float, Gt(0), Lt(1)] | None = option(
+    close_at: Annotated[float, Limits(gt=0, lt=1)] | None = option(
         "share of a generation's evaluations after which the others are given up and count as failed, such as 0.9; "
         "results then depend on timing; null: wait for all",
         None,
