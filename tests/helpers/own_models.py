@@ -288,3 +288,17 @@ def random_parameters() -> Any:
 def failing_score() -> Any:
     """A score that raises."""
     return {**line(), "score": lambda parameters, batch: parameters["slop"]}
+
+
+def huge(size: int) -> Any:
+    """A score with a matrix product of intermediate arrays of size x size, of a few parameters."""
+    import jax.numpy as jnp
+
+    def score(parameters: Any, batch: Any) -> Any:
+        outer = parameters["w"][:, None] * batch[None, :]
+        return jnp.tanh(outer @ outer.T).mean()
+
+    def batch(seed: int) -> Any:
+        return np.random.default_rng(seed).standard_normal(size).astype(np.float32)
+
+    return {"parameters": {"w": np.ones(size, np.float32)}, "score": score, "batch": batch}

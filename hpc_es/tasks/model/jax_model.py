@@ -18,6 +18,8 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import math
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, Protocol
@@ -423,12 +425,19 @@ class ScoreCall:
             arguments = self._common, self._parts, self._batch
             self._compiled = in_thread(lambda: self._function.lower(*arguments).compile(), poll)
 
-    def total_bytes(self) -> int:
+    def total_bytes(self, poll: Poll = lambda: None) -> int:
         """Return the bytes that the compiled call needs: arguments, results and intermediate arrays."""
-        self.compile(lambda: None)
+        self.compile(poll)
         statistics = self._compiled.memory_analysis()
         names = ("argument_size_in_bytes", "output_size_in_bytes", "temp_size_in_bytes")
-        return sum(int(getattr(statistics, name, 0)) for name in names)
+        in_libraries = library_bytes(self._compiled.as_text()) if jax.default_backend() == "cpu" else 0
+        return sum(int(getattr(statistics, name, 0)) for name in names) + in_libraries
+
+    def largest_array(self) -> str:
+        """Return the shape and bytes of the largest array of the compiled call, such as "f32[8,64] 2.05 kB"."""
+        self.compile(lambda: None)
+        largest = max(_INSTRUCTION.finditer(self._compiled.as_text()), key=_result_bytes)
+        return f"{largest['shape']} {bytes_text(_result_bytes(largest))}"
 
     def compute(
         self, parts: Mapping[str, Any], batch: Tree, poll: Poll, common: Mapping[str, Any] | None = None
@@ -464,6 +473,41 @@ def stacked_batches(batches: Sequence[Tree], jobs: int) -> Tree:
 
     stacked: Tree = jax.tree.map(stack, *batches)
     return stacked
+
+
+# An instruction of a compiled program with one array as its result: "%dot.1 = f32[2,300]{1,0} dot(%a, %b)".
+_INSTRUCTION = re.compile(
+    r"^\s+(?:ROOT )?%(?P<name>\S+) = (?P<shape>(?:pred|[a-z]+(?P<bits>\d+)\w*)\[(?P<axes>[\d,]*)\])\S* "
+    r"(?P<kind>[\w-]+)\((?P<operands>[^)]*)\)",
+    re.MULTILINE,
+)
+_COMPUTATION = re.compile(r"^%([\w.-]+) .*?\{\n(.*?)^\}", re.MULTILINE | re.DOTALL)
+
+
+def library_bytes(program: str) -> int:
+    """Return the bytes of the arrays that a library of XLA allocates for a matrix product or convolution on a CPU.
+
+    They are its result, and operands that are computed with it. `memory_analysis` of JAX does not count them. `program`
+    is the text of the compiled program. Its parts run in turn, so the largest one counts.
+    """
+    called = set(re.findall(r"kind=kCustom, calls=%([\w.-]+)", program))
+    sizes = [0]
+    for name, body in _COMPUTATION.findall(program):
+        if name not in called:
+            continue
+        results = {match["name"]: match for match in _INSTRUCTION.finditer(body)}
+        products = [match for match in results.values() if match["kind"] in ("dot", "convolution")]
+        operands = [
+            results.get(operand) for match in products for operand in re.findall(r"%([\w.-]+)", match["operands"])
+        ]
+        computed = [match for match in operands if match is not None and match["kind"] != "parameter"]
+        sizes.append(sum(map(_result_bytes, [*products, *computed])))
+    return max(sizes)
+
+
+def _result_bytes(instruction: re.Match[str]) -> int:
+    count = math.prod(int(axis) for axis in instruction["axes"].split(",") if axis)
+    return count * int(instruction["bits"] or 8) // 8
 
 
 def device_memory() -> int | None:

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 
 KEY = "task.model"
 CHECKED_SEEDS = (0, 1, 2)  # of batches that --check compares
+ANNOUNCED_SECONDS = 10.0  # after which --check says what it is waiting for
 
 OFFERS = Offers(problems=("vectors",), compiled=True, info=True, measures_centre=True)
 
@@ -295,11 +296,14 @@ class ModelProblem(VectorProblemDefaults):
 
     def check(self) -> None:
         """Compare calls of the user's functions, and compile; ConfigError if they differ, fail or need much memory."""
+        call = self._task.training_call()
+        single = self._task.single_call(self._task.model.evaluation_source)
         try:
-            self._require_memory(self._task.training_call().argument_bytes, 4 * self.layout.size)
+            self._require_memory(call, call.argument_bytes, 4 * self.layout.size)
             self._require_same_batches()
-            self._task.training_call().trace()
-            self._require_memory(self._task.training_call().total_bytes(), 4 * self.layout.size)
+            call.trace()
+            for one in (call, single):
+                self._require_memory(one, one.total_bytes(self._announcing("compilation")), 4 * self.layout.size)
             self._require_deterministic_score()
         except RunError as error:  # of `Model.data`
             raise ConfigError([(KEY, str(error))]) from error
@@ -316,14 +320,15 @@ class ModelProblem(VectorProblemDefaults):
 
     def _require_deterministic_score(self) -> None:
         """Score the initial parameters in two calls, which are traced and compiled separately."""
-        from hpc_es.tasks.model.jax_model import ScoreCall, not_finite_text, sized_text
+        from hpc_es.tasks.model.jax_model import ScoreCall, bytes_text, not_finite_text, sized_text
 
         model = self._task.model
         source = model.evaluation_source
         parts = self.layout.split(self.initial(self._keys.generator(Purpose.INITIAL_PARAMETERS)))
         batch = model.data(source, 0)
         calls = self._task.single_call(source), ScoreCall(model, source, None)
-        (first, metrics), (second, others) = (call.compute(parts, batch, lambda: None) for call in calls)
+        poll = self._announcing(f"two calls of score, which need {bytes_text(calls[0].total_bytes())} each,")
+        (first, metrics), (second, others) = (call.compute(parts, batch, poll) for call in calls)
         if not np.isfinite(first):
             text = f"expected a finite score of the initial parameters, found {first} on {source}(0) of {model.name}, "
             cause = not_finite_text({"parameters": parts, source: batch})
@@ -335,11 +340,24 @@ class ModelProblem(VectorProblemDefaults):
                 text = f"two calls of score of {model.name} with the same arguments return other metrics"
             raise ConfigError([(KEY, f"{text}: expected no random numbers, unless from a key in the batch")])
 
+    def _announcing(self, what: str) -> Poll:
+        """Return a function that says once that something takes longer than ANNOUNCED_SECONDS."""
+        since, is_announced = time.perf_counter(), False
+
+        def poll() -> None:
+            nonlocal is_announced
+            if not is_announced and time.perf_counter() - since > ANNOUNCED_SECONDS:
+                is_announced = True
+                sys.stderr.write(f"{self._task.name}: {what} took more than {ANNOUNCED_SECONDS:g} s so far\n")
+
+        return poll
+
     def check_memory(self, state: Mapping[str, Array]) -> None:
         """Raise ConfigError if the arrays of a state and a call need more memory than there is."""
-        self._require_memory(self._task.training_call().total_bytes(), sum(array.nbytes for array in state.values()))
+        call = self._task.training_call()
+        self._require_memory(call, call.total_bytes(), sum(array.nbytes for array in state.values()))
 
-    def _require_memory(self, call: int, state: int) -> None:
+    def _require_memory(self, call: ScoreCall, needed: int, state: int) -> None:
         """Raise ConfigError if a rank needs more memory for a call and the state of the search, both in bytes.
 
         On a GPU the state is in the memory of the machine. GPUs of other nodes are not checked.
@@ -347,7 +365,7 @@ class ModelProblem(VectorProblemDefaults):
         from hpc_es.tasks.model.jax_model import bytes_text, device_memory
 
         machine_has, device_has = machine.memory_bytes(), device_memory()
-        jobs, theta = self._task.options.jobs_per_call, 4 * self.layout.size
+        jobs, theta = call.jobs or 1, 4 * self.layout.size
         texts = [f"parameters float32[{self.layout.size}] {bytes_text(theta)}"]
         texts += [f"other arrays of the search {bytes_text(state - theta)}"] if state > theta else []
         if state > machine_has:
@@ -357,15 +375,20 @@ class ModelProblem(VectorProblemDefaults):
         if device_has is None and jax_setup.configured_kind() != "cpu":
             return
         has = machine_has - state if device_has is None else device_has
-        if call <= has:
+        if needed <= has:
             return
         texts = texts if device_has is None else []
-        texts.append(f"a call of {jobs} candidates with its intermediate arrays {bytes_text(call)}")
+        candidates = "one candidate" if jobs == 1 else f"{jobs} candidates"
+        texts.append(f"a call of {candidates} with its intermediate arrays {bytes_text(needed)}")
+        if needed > call.argument_bytes:
+            texts.append(f"the largest of them {call.largest_array()}")
         what = f"memory of the {'machine' if device_has is None else 'device'}, {bytes_text(device_has or machine_has)}"
-        possible = int(jobs * has / call)
+        possible = int(jobs * has / needed)
         remedy = f"try {possible}" if possible else "choose a smaller model or batch, or noise.rank"
-        text = f"is {jobs}: expected a call that fits the {what}, found {', '.join(texts)}: {remedy}"
-        raise ConfigError([("task.jobs_per_call", text)])
+        text = f"expected a call that fits the {what}, found {', '.join(texts)}: {remedy}"
+        if call.jobs is None:
+            raise ConfigError([(KEY, text)])
+        raise ConfigError([("task.jobs_per_call", f"is {jobs}: {text}")])
 
     def _require_same_model(self) -> None:
         """Raise ConfigError if a second call of the user's function returns another model."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,8 @@ from hpc_es.core.data import Jobs, Outcome
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.keys import Keys
 from hpc_es.core.population import Explicit, Factorisation, LowRank, unperturbed
+from hpc_es.tasks.model import jax_model
+from hpc_es.tasks.model import task as model_task
 from hpc_es.tasks.model.task import ModelTask, Options, build
 from tests.helpers import own_models
 
@@ -258,6 +261,67 @@ def test_call_that_does_not_fit_the_memory_is_refused_before_it_is_compiled(monk
         "task.jobs_per_call: is 16: expected a call that fits the memory of the machine, 50 MB, found parameters "
         "float32[1000000] 4 MB, a call of 16 candidates with its intermediate arrays 64 MB: try 11"
     )
+
+
+def test_intermediate_arrays_that_do_not_fit_the_memory_are_refused_before_the_score_is_called(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two arrays of 4 MB or more for each candidate, in a matrix product with what comes before and after it."""
+    monkeypatch.setattr(jax_model.ScoreCall, "compute", lambda *_: pytest.fail("score was called"))
+    for memory, key in ((40_000_000, "task.jobs_per_call: is 8: "), (6_000_000, "task.model: ")):
+        monkeypatch.setattr(machine, "memory_bytes", lambda memory=memory: memory)
+        jobs = 8 if key.startswith("task.jobs_per_call") else 1
+        problem = task("huge", model_kwargs={"size": 1000}, jobs_per_call=jobs).problem("vectors", None, Keys(5), 16)
+        if jobs == 1:
+            monkeypatch.setattr(problem._task.training_call(), "total_bytes", lambda poll: 0)
+        with pytest.raises(ConfigError) as caught:
+            problem.check()
+        text = str(caught.value)
+        assert text.startswith(f"{key}expected a call that fits the memory of the machine, "), text
+        assert "float32[1000] 4 kB" in text
+        array = "f32[8,1000,1000] 32 MB" if jobs == 8 else "f32[1000,1000] 4 MB"
+        assert f"the largest of them {array}" in text
+
+
+def test_memory_of_products_inside_libraries_is_that_of_results_and_computed_operands() -> None:
+    """Operands of 12 numbers of 4 bytes, and a result of 9. The second part is smaller."""
+    program = """
+%first (param_0: f32[3,4]) -> f32[] {
+  %param_0 = f32[3,4]{1,0} parameter(0)
+  %mul.0 = f32[3,4]{1,0} multiply(%param_0, %param_0)
+  %dot.0 = f32[3,3]{1,0} dot(%mul.0, %mul.0), lhs_contracting_dims={1}, rhs_contracting_dims={1}
+  %tanh.0 = f32[3,3]{1,0} tanh(%dot.0)
+  ROOT %sum = f32[] reduce(%tanh.0, %zero), dimensions={0,1}, to_apply=%add
+}
+
+%second (param_0: bf16[3,4], param_1: bf16[4,8]) -> bf16[3,8] {
+  %param_0 = bf16[3,4]{1,0} parameter(0)
+  %param_1 = bf16[4,8]{1,0} parameter(1)
+  ROOT %dot.1 = bf16[3,8]{1,0} dot(%param_0, %param_1), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}
+
+%third (param_0: f32[99,99]) -> f32[99,99] {
+  ROOT %dot.2 = f32[99,99]{1,0} dot(%param_0, %param_0), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}
+
+ENTRY %main (x: f32[3,4]) -> f32[] {
+  %f = f32[] fusion(%x), kind=kCustom, calls=%first, backend_config={}
+  %g = bf16[3,8] fusion(%y, %z), kind=kCustom, calls=%second
+  %h = f32[99,99] fusion(%v), kind=kLoop, calls=%third
+}
+"""
+    assert jax_model.library_bytes(program) == 4 * (12 + 12 + 9)
+    assert jax_model.library_bytes(program.replace("calls=%first", "calls=%other")) == 2 * 3 * 8
+    assert jax_model.library_bytes("") == 0
+
+
+def test_check_announces_long_waits(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(model_task, "ANNOUNCED_SECONDS", 0.0)
+    task("huge", model_kwargs={"size": 100}, jobs_per_call=1).problem("vectors", None, Keys(5), 16).check()
+    lines = capsys.readouterr().err.splitlines()
+    name = "tests.helpers.own_models:huge"
+    assert lines[:2] == [f"{name}: compilation took more than 0 s so far"] * 2
+    assert re.fullmatch(rf"{name}: two calls of score, which need [\d.]+ kB each, took more than 0 s so far", lines[2])
 
 
 def test_state_of_the_search_counts_for_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
