@@ -216,7 +216,11 @@ class Strategy:
                 "noise": {"kind": noise},
                 "stop": {"episodes": max_evaluations, "target_value": target},
             }
-            self._start(validate(data))
+            config = validate(data)
+            if delay := getattr(config.algorithm, "delay", 0):
+                text = f"is {delay}, but the caller evaluates one generation after the other: expected 0"
+                raise ConfigError([("algorithm.delay", text)])
+            self._start(config)
         for text in rounding_warnings(self.config, self._problem):
             warnings.warn(text.replace("algorithm.kind", "algorithm"), stacklevel=2)
 

@@ -245,6 +245,9 @@ def _is_quoted_number(text: str) -> bool:
         return False
 
 
+REASONS = {"algorithm.delay": ", since the others need the newest state"}  # why a key belongs to some kinds only
+
+
 def _unknown_key(key: str, valid: Sequence[str], root: OptionsClass) -> str:
     """Return the text of an unknown key with the nearest valid name, the section of the name, or all valid names."""
     name = key.rpartition(".")[2]
@@ -254,7 +257,7 @@ def _unknown_key(key: str, valid: Sequence[str], root: OptionsClass) -> str:
     same_name = [row for row in rows(root) if row.key.rpartition(".")[2] == name and name != "kind"]
     same_key = [row for row in same_name if row.key == key]
     if same_key:
-        near = f"; it belongs to kind {', or '.join(repr(row.kind) for row in same_key)}"
+        near = f"; it belongs to kind {', or '.join(repr(row.kind) for row in same_key)}{REASONS.get(key, '')}"
     elif same_name and not near:
         section = key.partition(".")[0]
         places = [_other_key(other, section, same_name) for other in sorted({row.key for row in same_name})]

@@ -243,6 +243,8 @@ def test_invalid_arguments_of_strategy_are_refused() -> None:
         hpc_es.Strategy("es", region=([0.0, 0.0], [1.0, 1.0, 1.0]))
     with pytest.raises(ConfigError, match="searches programs"):
         hpc_es.Strategy("ga", x0=[1.0])
+    with pytest.raises(ConfigError, match="delay: is 1, but the caller evaluates one generation after the other"):
+        hpc_es.Strategy("es", x0=[1.0], delay=1)
 
 
 @pytest.mark.parametrize(

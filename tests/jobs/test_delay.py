@@ -335,6 +335,7 @@ def test_update_that_fails_ends_all_ranks(tmp_path: Path) -> None:
         ("mpi.update=replicated", "mpi.update: is 'replicated', but algorithm.delay is 1: expected gathered"),
         ("mpi.fault_tolerance=true", "mpi.fault_tolerance: is true, but algorithm.delay is 1: expected false"),
         ("algorithm.delay=3", "algorithm.delay: "),
+        ("algorithm={kind: cma_es, delay: 1}", "kind 'ars, es, pgpe', since the others need the newest state"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(override: str, message: str, tmp_path: Path) -> None:
