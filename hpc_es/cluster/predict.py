@@ -199,7 +199,7 @@ def simulate_delay(
 
 
 STARTING = 4  # simulated generations with a delay that are not counted
-DELAYED_TIMESTEPS = {1: 1.3, 2: 1.6}  # assumed timesteps to a result over those without delay: docs/cluster/plan.md
+DELAYED_TIMESTEPS = {1: 1.3, 2: 2.0}  # assumed timesteps to a result over those without delay: docs/cluster/plan.md
 PAYS = 1.05  # least speed to a result for which a delay is recommended
 SIMULATED = 5  # least number of simulated generations
 SIMULATED_JOBS = 20_000  # jobs to simulate, if that takes at most MOST_SIMULATED generations

@@ -145,7 +145,7 @@ def test_plan_recommends_a_delay_where_the_time_to_a_result_gets_shorter() -> No
     assert 0.53 < two.seconds < one.seconds and two.efficiency > 0.9
     assert uneven.recommended_delay == max(uneven.delays, key=lambda delayed: delayed.speed)
     report = text("x", lengths, [uneven], "")
-    assert f"{one.delay} ({one.efficiency:.2f})\n" in report and "1.3 (1) and 1.6 (2) times the timesteps" in report
+    assert f"{one.delay} ({one.efficiency:.2f})\n" in report and "1.3 (1) and 2.0 (2) times the timesteps" in report
 
 
 @pytest.mark.parametrize("ranks", [1, 16, 64])
