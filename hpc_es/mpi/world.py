@@ -356,8 +356,9 @@ class World(Waiting):
     def _receive(self, source: int, tag: int) -> tuple[int, int, Int64] | None:
         assert self.comms
         mpi = self.comms.mpi
-        status = mpi.Status()
-        message = self.comms.messages.Improbe(source, tag, status)
+        status, improbe = mpi.Status(), self.comms.messages.Improbe
+        # A probe of MPICH that finds nothing may fetch a message that has arrived, which the next probe then finds.
+        message = improbe(source, tag, status) or improbe(source, tag, status)
         if message is None:
             return None
         values = np.empty(status.Get_count(mpi.INT64_T), np.int64)

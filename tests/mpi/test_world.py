@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ BOTH = pytest.mark.parametrize("ranks", [1, 2, 3])
 
 HEAD = """
 import os, sys, time
+from pathlib import Path
 import numpy as np
 from hpc_es.mpi import shared_memory as shared
 from hpc_es.mpi.guard import guarded
@@ -123,6 +125,27 @@ def test_messages_of_each_source_are_received_in_order() -> None:
             world.wait_until(take)
             assert seen == {1: list(range(50)), 2: list(range(50))}
             assert world.receive_any() is None
+        """,
+    )
+
+
+def test_all_messages_that_have_arrived_are_received_in_one_go(tmp_path: Path) -> None:
+    """Rank 0 looks between the steps of an episode: with one message per look many ranks would wait for each other."""
+    run(
+        5,
+        f"""
+        sent = Path("{tmp_path}")
+        if rank:
+            world.send(0, 3, [rank])
+            world.deliver(0.1)
+            (sent / str(rank)).touch()
+        else:
+            while len(list(sent.iterdir())) < size - 1:
+                time.sleep(0.01)
+            received = []
+            while (message := world.receive_any()) is not None:
+                received.append(message[0])
+            assert sorted(received) == [1, 2, 3, 4], received
         """,
     )
 
