@@ -11,7 +11,6 @@ import faulthandler
 import math
 import os
 import signal
-import socket
 import sys
 import time
 import traceback
@@ -107,7 +106,7 @@ def describe(error: BaseException) -> tuple[str, int]:
 
 def tagged(message: str, rank: int, size: int) -> str:
     """Return the message with rank, host and process id before each line."""
-    tag = f"[rank {rank} of {size} on {socket.gethostname()} pid {os.getpid()}] "
+    tag = f"[rank {rank} of {size} on {os.uname().nodename} pid {os.getpid()}] "
     return "".join(tag + line + "\n" for line in message.splitlines())
 
 

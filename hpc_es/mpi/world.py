@@ -12,7 +12,6 @@ import enum
 import json
 import math
 import os
-import socket
 import sys
 import time
 from collections import deque
@@ -204,7 +203,7 @@ class World(Waiting):
         self._own_messages: deque[tuple[int, Int64]] = deque()  # of a world of one rank
         self._finalized = False
         self.use_comms(comms)
-        process = f"{socket.gethostname()}\n{os.getpid()}".encode()
+        process = f"{os.uname().nodename}\n{os.getpid()}".encode()
         processes = [bytes(text).decode().split("\n") for text in self.allgather(np.frombuffer(process, np.uint8))]
         self._table = [(rank, host, int(pid)) for rank, (host, pid) in enumerate(processes)]
 

@@ -25,7 +25,6 @@ from hpc_es.core.machine import stepping_differences
 from hpc_es.core.quiet import quiet_stderr
 from hpc_es.core.rank_output import RankLog
 from hpc_es.devices.decision import current_decision
-from hpc_es.mpi.fault_tolerance import enable_fault_tolerance
 from hpc_es.mpi.guard import Signals
 from hpc_es.mpi.world import Regroup, RestartFromCheckpoint, World
 from hpc_es.training.build import BuiltTask, Parts, build_parts, build_task, preflight
@@ -86,6 +85,7 @@ def run_once(
 
 def with_recovery(world: World, run: Callable[[bool], ExitReason]) -> ExitReason:
     """Call `run(restarted)` until all surviving ranks have finished it; all of them return the same reason."""
+    from hpc_es.mpi.fault_tolerance import enable_fault_tolerance  # which few runs need
     from hpc_es.storage import run_lock
 
     try:
