@@ -16,7 +16,6 @@ import fcntl
 import functools
 import importlib.util
 import os
-import socket
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -227,7 +226,7 @@ def compiling() -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         if folder:
             with contextlib.suppress(OSError):
-                path = Path(folder) / f"lock_{socket.gethostname()}"
+                path = Path(folder) / f"lock_{os.uname().nodename}"
                 descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
                 stack.callback(os.close, descriptor)
                 fcntl.flock(descriptor, fcntl.LOCK_EX)

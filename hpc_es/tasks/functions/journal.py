@@ -16,7 +16,6 @@ import json
 import math
 import os
 import re
-import socket
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -112,7 +111,7 @@ class EvaluationJournal:
         if self._file is None or generation != self._generation:
             self.close()
             folder.mkdir(exist_ok=True)
-            name = f"generation_{generation:09}_{socket.gethostname()}_{os.getpid()}.jsonl"
+            name = f"generation_{generation:09}_{os.uname().nodename}_{os.getpid()}.jsonl"
             self._file, self._generation = (folder / name).open("ab", buffering=0), generation
         return self._file
 
