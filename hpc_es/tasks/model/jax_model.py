@@ -30,6 +30,7 @@ import numpy as np
 
 from hpc_es.core.data import Array, Float32, Float64, Poll
 from hpc_es.core.errors import ConfigError, RunError, failure_from_error, nearest
+from hpc_es.core.machine import return_freed_memory
 from hpc_es.core.policy import Tree
 from hpc_es.core.population import Factorisation, Layout, own_shapes
 from hpc_es.devices.jax_setup import in_thread
@@ -41,6 +42,7 @@ from hpc_es.policies.networks.keras_networks import inference_arguments, statefu
 from hpc_es.policies.networks.network import array_text, require_parameters
 
 KEY = "task.model"
+FREED_BYTES = 1 << 24  # of initial parameters, after which freed memory is returned to the system
 REQUIRED, OPTIONAL = ("parameters", "score", "batch"), ("validation",)
 Source = Literal["batch", "validation"]
 
@@ -199,9 +201,13 @@ class Model:
 
     def initial(self, seed: int) -> Float32:
         """Return initial parameters, float32[layout.size]."""
-        arrays, theta = dict(self.parameters.initial(seed)), np.empty(self.layout.size, np.float32)
+        arrays, theta, freed = dict(self.parameters.initial(seed)), np.empty(self.layout.size, np.float32), 0
         for name, part in self.layout.split(theta).items():
             part[...] = arrays.pop(name)  # frees memory of a large model
+            freed += part.nbytes
+            if freed >= FREED_BYTES:
+                return_freed_memory()
+                freed = 0
         return theta
 
     def data(self, source: Source, seed: int) -> Tree:

@@ -68,6 +68,17 @@ def test_parameters_of_a_seed_keep_float32_masters_of_half_precision() -> None:
     assert (str(tree["slope"].dtype), tree["offset"]["bias"].dtype) == ("bfloat16", np.float32)
 
 
+def test_memory_of_initial_parameters_is_returned_to_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[None] = []
+    monkeypatch.setattr(jax_model, "return_freed_memory", lambda: calls.append(None))
+    model = task().model
+    expected = model.initial(0)
+    assert not calls
+    monkeypatch.setattr(jax_model, "FREED_BYTES", 8)  # the slope has 8 bytes, the bias 4
+    assert model.initial(0).tobytes() == expected.tobytes()
+    assert len(calls) == 1
+
+
 def test_score_gets_the_dtypes_of_the_tree() -> None:
     """1/3 is 0.333984375 in bfloat16, whose 8 bits of precision are those of 171/512."""
     problem_task = task("drawn")
