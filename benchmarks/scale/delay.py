@@ -1,9 +1,9 @@
 """Busy ranks with `algorithm.delay`: `python -m benchmarks.scale.delay [--ranks 8 16] [--jobs 1 2] [--lengths early]`.
 
-An environment whose steps sleep for 10 ms plays episodes with the lengths of Humanoid: half of them 100 steps and half
-2 to 11 ("between", a tenth of the lengths), or 16 to 106 ("early"). The table has the share of all ranks' time spent in
-the environment and the seconds of a generation, measured and as `hpc-es plan` simulates them from a measurement on one
-rank. `--simulate` only simulates, with the constants of a cluster: for thousands of ranks.
+An environment whose steps sleep (10 ms, or --step-seconds) plays episodes with the lengths of Humanoid: half of them
+100 steps and half 2 to 11 ("between", a tenth of the lengths), or 16 to 106 ("early"). The table has the share of all
+ranks' time spent in the environment and the seconds of a generation, measured and as `hpc-es plan` simulates them from
+a measurement on one rank. `--simulate` only simulates, with the constants of a cluster: for thousands of ranks.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 
 from benchmarks.jobs import ROOT, command, metrics
 from benchmarks.scale.modelled import HERE, simulated
+from benchmarks.scale.timer import STEP_SECONDS
 from hpc_es.cluster.measure import Cluster, MeasuredGeneration, measure
 from hpc_es.cluster.predict import simulate_delay
 from hpc_es.config.loading import load
@@ -28,7 +29,7 @@ seed: 1
 task:
   kind: episodes
   env_id: "benchmarks.scale.timer:Timer-v0"
-  env_kwargs: {{which: {lengths}, scale: {scale}}}
+  env_kwargs: {{which: {lengths}, scale: {scale}, step_seconds: {step}}}
 policy: {{kind: mlp, hidden_dims: [8]}}
 algorithm: {{kind: es, population_size: {population}, mirrored_sampling: false, delay: {delay}}}
 noise: {{kind: counter}}
@@ -39,18 +40,18 @@ stop: {{generations: {generations}}}
 """
 
 
-def config(directory: Path, lengths: str, population: int, delay: int) -> Path:
+def config(directory: Path, lengths: str, step: float, population: int, delay: int) -> Path:
     """Write the config of a job and return its path."""
     path = directory / "delay.yaml"
-    names = {"lengths": lengths, "scale": SCALES[lengths], "population": population}
+    names = {"lengths": lengths, "scale": SCALES[lengths], "step": step, "population": population}
     path.write_text(CONFIG.format(delay=delay, generations=GENERATIONS, **names))
     return path
 
 
-def measured(ranks: int, lengths: str, population: int, delay: int) -> tuple[float, float]:
+def measured(ranks: int, lengths: str, step: float, population: int, delay: int) -> tuple[float, float]:
     """Return the seconds of a generation, and the share of the ranks' time in the environment."""
     with tempfile.TemporaryDirectory() as directory:
-        path, run = config(Path(directory), lengths, population, delay), Path(directory) / "run"
+        path, run = config(Path(directory), lengths, step, population, delay), Path(directory) / "run"
         subprocess.run(command(ranks, path, run), cwd=ROOT, check=True, capture_output=True, timeout=1800)
         rows = metrics(run)[NOT_COUNTED : GENERATIONS - delay]
     seconds = sum(row["seconds_this_generation"] for row in rows)
@@ -84,10 +85,11 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, nargs="+", default=[1, 2], help="jobs per rank")
     parser.add_argument("--delays", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--simulate", action="store_true", help="start no job")
+    parser.add_argument("--step-seconds", type=float, default=STEP_SECONDS)
     parser.add_argument("--lengths", choices=list(SCALES), default="between")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
-        one = measure(load(config(Path(directory), options.lengths, 64, 0)), MEASURED_SECONDS)
+        one = measure(load(config(Path(directory), options.lengths, options.step_seconds, 64, 0)), MEASURED_SECONDS)
     if options.simulate:
         simulate(one, options.ranks, options.jobs, options.delays)
         return 0
@@ -96,7 +98,7 @@ def main() -> int:
     for ranks in options.ranks:
         for jobs in options.jobs:
             for delay in options.delays:
-                seconds, busy = measured(ranks, options.lengths, ranks * jobs, delay)
+                seconds, busy = measured(ranks, options.lengths, options.step_seconds, ranks * jobs, delay)
                 expected, share = predicted(one, ranks, ranks * jobs, delay)
                 columns = f"{busy:.2f} | {share:.2f} | {seconds:.2f} | {expected:.2f} | {expected / seconds:.2f}"
                 print(f"| {ranks} | {jobs} | {delay} | {columns} |", flush=True)
