@@ -62,7 +62,7 @@ STUDIES = {
     "CartPole": Study(compiled("CartPole-v1"), SMALL, 0.05, 0.01, 800_000, interval=2),
     "Pendulum": Study(compiled("Pendulum-v1"), SMALL, 0.1, 0.03, 4_000_000),
     "Breakout": Study(compiled("Breakout-MinAtar"), SMALL, 0.05, 0.01, 1_000_000, interval=20),
-    "HalfCheetah": Study(CHEETAH, WIDE, 0.05, 0.02, 300_000, population=32, interval=2, episodes=4),
+    "HalfCheetah": Study(CHEETAH, WIDE, 0.05, 0.02, 2_000_000, population=32, interval=5, episodes=10),
 }
 
 
