@@ -155,7 +155,8 @@ def one_statement_helpers(package: Sequence[Module]) -> tuple[list[str], list[st
             if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 continue
             body = node.body[1:] if ast.get_docstring(node) is not None else node.body
-            if len(body) != 1 or isinstance(body[0], ast.Pass):
+            is_overload = any(ast.unparse(decorator).endswith("overload") for decorator in node.decorator_list)
+            if len(body) != 1 or isinstance(body[0], ast.Pass) or is_overload:
                 continue
             item = f"{module.path}:{node.lineno} {node.name}"
             is_private = re.match(r"_[^_]", node.name) is not None

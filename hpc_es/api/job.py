@@ -21,8 +21,7 @@ import numpy as np
 
 from hpc_es.config.resolved import completed, dump, identity, named_user_kinds, plain_data, resolved
 from hpc_es.config.schema import Config
-from hpc_es.core.data import JsonObject
-from hpc_es.core.dataclass import dataclass
+from hpc_es.core.data import JsonObject, dataclass
 from hpc_es.core.errors import ConfigError, UserError
 from hpc_es.core.slurm import this_run
 from hpc_es.mpi.connect import connect

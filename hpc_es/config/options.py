@@ -28,8 +28,7 @@ from typing import (
 )
 
 from hpc_es.config import registry
-from hpc_es.core.data import ConfigData
-from hpc_es.core.dataclass import dataclass
+from hpc_es.core.data import ConfigData, dataclass
 from hpc_es.core.errors import ConfigError, ConfigProblem, as_yaml, join
 
 if TYPE_CHECKING:  # neither is needed by a rank other than 0

@@ -11,10 +11,9 @@ import os
 import re
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-
-from hpc_es.core.dataclass import dataclass
 
 ConfigProblem = tuple[str, str]  # dotted key, text
 

@@ -47,8 +47,8 @@ from hpc_es.core.data import (
     Rows,
     Spaces,
     State,
+    dataclass,
 )
-from hpc_es.core.dataclass import dataclass
 from hpc_es.core.keys import Keys
 from hpc_es.core.policy import Actor, Batch, Policy, Segments
 from hpc_es.core.population import Layout, Population

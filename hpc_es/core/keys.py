@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.random.bit_generator import ISeedSequence
 
-from hpc_es.core.data import JsonObject
-from hpc_es.core.dataclass import dataclass
+from hpc_es.core.data import JsonObject, dataclass
 
 
 class Purpose(enum.IntEnum):

@@ -13,8 +13,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from hpc_es.core.data import Array, Float32, Float64, Normaliser, Outcome, Poll, Spaces
-from hpc_es.core.dataclass import dataclass
+from hpc_es.core.data import Array, Float32, Float64, Normaliser, Outcome, Poll, Spaces, dataclass
 from hpc_es.core.population import Layout, Population
 
 # A tree of arrays, such as the memory of a recurrent policy or the named parts of its parameters. In compiled code the

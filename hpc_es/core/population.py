@@ -12,8 +12,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from hpc_es.core.data import Array, Float32, FloatDtype
-from hpc_es.core.dataclass import dataclass
+from hpc_es.core.data import Array, Float32, FloatDtype, dataclass
 
 Shape = tuple[int, ...]
 

@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Mapping
 
-from hpc_es.core.dataclass import dataclass
+from hpc_es.core.data import dataclass
 from hpc_es.core.errors import UserError
 
 

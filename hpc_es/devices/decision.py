@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from hpc_es.core.dataclass import dataclass
+from hpc_es.core.data import dataclass
 from hpc_es.core.errors import CheckpointError, ConfigError, missing_text
 from hpc_es.devices import jax_setup, tensorflow_setup
 from hpc_es.devices.placement import (

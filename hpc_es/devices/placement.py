@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
-from hpc_es.core.dataclass import dataclass
+from hpc_es.core.data import dataclass
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.slurm import TABLE, variable_value
 

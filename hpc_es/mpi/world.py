@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from hpc_es.core.data import Array
-from hpc_es.core.dataclass import dataclass
+from hpc_es.core.data import Array, dataclass
 from hpc_es.mpi.launch import abort
 from hpc_es.mpi.shared_memory import NodeMemory, Windows
 

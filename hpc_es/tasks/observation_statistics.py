@@ -19,8 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hpc_es.core.data import Actions, Array, Arrays, Box, Discrete, Float32, Float64, ObservationSpec
-from hpc_es.core.dataclass import dataclass
+from hpc_es.core.data import Actions, Array, Arrays, Box, Discrete, Float32, Float64, ObservationSpec, dataclass
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.core.policy import Batch, Episodic

@@ -31,8 +31,8 @@ from hpc_es.core.data import (
     Results,
     Rows,
     State,
+    dataclass,
 )
-from hpc_es.core.dataclass import dataclass
 from hpc_es.core.errors import ConfigError, RunError
 from hpc_es.core.interfaces import Cutting, Evaluation, MixedCoordinates, RunContext, VectorProblem
 from hpc_es.core.keys import Keys, Purpose

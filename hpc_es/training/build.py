@@ -18,8 +18,7 @@ import numpy as np
 from hpc_es.algorithms.common.delay import DelayLine
 from hpc_es.config.registry import is_user_kind, module, policy_builder, set_config_directory
 from hpc_es.config.schema import USUAL_CHUNK, Config
-from hpc_es.core.data import ConfigData, ProblemState, State, row_dtype
-from hpc_es.core.dataclass import dataclass
+from hpc_es.core.data import ConfigData, ProblemState, State, dataclass, row_dtype
 from hpc_es.core.errors import ConfigError, Problems
 from hpc_es.core.interfaces import Algorithm, AnyAlgorithm, Cutting, Problem, Task
 from hpc_es.core.keys import Keys

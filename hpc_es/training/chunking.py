@@ -16,8 +16,7 @@ import numpy.typing as npt
 from hpc_es.algorithms.common.strategy import Strategy
 from hpc_es.config.registry import module
 from hpc_es.config.schema import USUAL_CHUNK, Config
-from hpc_es.core.data import NO_FITNESS, Chunk, Float64, Rows, State, row_dtype
-from hpc_es.core.dataclass import dataclass
+from hpc_es.core.data import NO_FITNESS, Chunk, Float64, Rows, State, dataclass, row_dtype
 from hpc_es.core.errors import RunError
 from hpc_es.core.interfaces import Cutting, Problem
 from hpc_es.core.keys import Keys

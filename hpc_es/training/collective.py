@@ -13,8 +13,7 @@ import numpy as np
 from hpc_es.config import registry
 from hpc_es.config.resolved import dump_json, parse_resolved, sources
 from hpc_es.config.schema import Config
-from hpc_es.core.data import Array, Arrays, Chunk, JsonObject, State
-from hpc_es.core.dataclass import dataclass
+from hpc_es.core.data import Array, Arrays, Chunk, JsonObject, State, dataclass
 from hpc_es.core.errors import DeniedError, Failure, InUseError, UserError
 from hpc_es.mpi.world import Bytes, World
 

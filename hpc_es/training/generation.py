@@ -31,11 +31,11 @@ from hpc_es.core.data import (
     Rows,
     State,
     cut,
+    dataclass,
     finished_episodes,
     numbered,
     without_info,
 )
-from hpc_es.core.dataclass import dataclass
 from hpc_es.core.errors import CheckpointError, RunError
 from hpc_es.core.interfaces import AnyAlgorithm, Problem
 from hpc_es.mpi.world import decode, encode

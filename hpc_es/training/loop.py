@@ -294,10 +294,6 @@ class Training:
         problem = self.parts.problem
         return [*map(problem.unit, evaluated.learned), *problem.evaluation_units(measured, evaluated.evaluation)]
 
-    def _update_of(self, before: State, evaluated: Evaluated, measured: State) -> Update:
-        """Rank 0: return the update of a state by a generation, whose evaluation measured the other state."""
-        return self._updated(before, evaluated.results, self._units(evaluated, measured))
-
     def _updated(self, before: State, results: Results[object], units: Sequence[Arrays]) -> Update:
         """Rank 0: return `update_state` of a state, with the earlier states of a delay line."""
         assert self.writer
@@ -443,7 +439,9 @@ class Training:
         last = self.config.stop.generations
         generations = phase.generations(
             self.state,
-            self._update_of,
+            lambda before, evaluated, measured: self._updated(
+                before, evaluated.results, self._units(evaluated, measured)
+            ),
             lambda number: last is None or number < last,
             self._evaluations.due,
             lambda: self._planner.plan,

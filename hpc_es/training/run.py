@@ -17,8 +17,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from hpc_es.config.schema import Config
-from hpc_es.core.data import Array, Arrays, JsonObject, State
-from hpc_es.core.dataclass import dataclass
+from hpc_es.core.data import Array, Arrays, JsonObject, State, dataclass
 from hpc_es.core.errors import LaunchError, Problems, RunFailedError, UserError
 from hpc_es.core.interfaces import AnyAlgorithm, GradientAlgorithm, RunContext
 from hpc_es.core.machine import stepping_differences

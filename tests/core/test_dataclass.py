@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hpc_es.core.dataclass import dataclass
+from hpc_es.core.data import dataclass
 
 
 @dataclass(frozen=True)

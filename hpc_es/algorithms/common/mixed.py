@@ -20,8 +20,7 @@ import numpy.typing as npt
 
 from hpc_es.algorithms.common import stopping
 from hpc_es.algorithms.common.injection import injected_in
-from hpc_es.core.data import Array, Arrays, Float64, State
-from hpc_es.core.dataclass import dataclass
+from hpc_es.core.data import Array, Arrays, Float64, State, dataclass
 from hpc_es.core.interfaces import MixedCoordinates
 from hpc_es.core.keys import Keys, Purpose
 

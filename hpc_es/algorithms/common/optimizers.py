@@ -13,8 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hpc_es.config.options import Count, Fraction, Positive, option, options, unused_of_kinds
-from hpc_es.core.data import Array, Arrays, Float32
-from hpc_es.core.dataclass import dataclass
+from hpc_es.core.data import Array, Arrays, Float32, dataclass
 from hpc_es.core.errors import RunError
 
 Kind = Literal["adam", "rmsprop", "sgd", "clipup", "none"]

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from hpc_es.config.options import Natural, NonNegative, option, options
-from hpc_es.core.data import Array, Arrays, Float64
-from hpc_es.core.dataclass import dataclass
+from hpc_es.core.data import Array, Arrays, Float64, dataclass
 
 MIN_HISTORY = 10  # generations before tolfun and tolfunhist are tested
 HISTORY_INTERVAL = 5  # generations between two entries of the long histories

@@ -17,9 +17,9 @@ from hpc_es.core.data import (
     MultiDiscrete,
     Normaliser,
     Spaces,
+    dataclass,
     flat_observations,
 )
-from hpc_es.core.dataclass import dataclass
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.policy import Tensor
 

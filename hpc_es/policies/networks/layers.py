@@ -22,8 +22,7 @@ from typing import Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from hpc_es.core.data import Float32, Float64
-from hpc_es.core.dataclass import dataclass
+from hpc_es.core.data import Float32, Float64, dataclass
 from hpc_es.core.policy import Tensor
 from hpc_es.core.population import Layout, LowRank, Population, Shape
 

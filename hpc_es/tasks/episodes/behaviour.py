@@ -14,8 +14,7 @@ import numpy as np
 
 from hpc_es.config.options import Natural, option, options
 from hpc_es.config.registry import import_function
-from hpc_es.core.data import Array, Float64
-from hpc_es.core.dataclass import dataclass
+from hpc_es.core.data import Array, Float64, dataclass
 from hpc_es.core.errors import ConfigError, nearest
 from hpc_es.tasks.episodes.environments import Environment, Info
 from hpc_es.tasks.episodes.infos import random_episode

@@ -26,10 +26,10 @@ from hpc_es.core.data import (
     Outcome,
     Poll,
     Spaces,
+    dataclass,
     row_dtype,
     with_columns,
 )
-from hpc_es.core.dataclass import dataclass
 from hpc_es.core.errors import Failure, RunError, failure_from_error
 from hpc_es.core.policy import Actor, Batch
 from hpc_es.tasks.episodes.behaviour import Behaviour, EpisodeEnd

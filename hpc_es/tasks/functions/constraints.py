@@ -29,8 +29,8 @@ from hpc_es.core.data import (
     Results,
     Rows,
     State,
+    dataclass,
 )
-from hpc_es.core.dataclass import dataclass
 from hpc_es.core.interfaces import Evaluation
 from hpc_es.core.keys import Keys
 from hpc_es.core.population import Population

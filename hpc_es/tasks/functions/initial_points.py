@@ -20,8 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hpc_es.config.registry import config_directory
-from hpc_es.core.data import Float64
-from hpc_es.core.dataclass import dataclass
+from hpc_es.core.data import Float64, dataclass
 from hpc_es.core.errors import ConfigError
 from hpc_es.tasks.functions.options import RESULT_COLUMNS, Coordinates, SearchOptions
 from hpc_es.tasks.functions.parameters import Choices, Scale, Value, is_number

@@ -14,8 +14,7 @@ from typing import Annotated, Literal
 import numpy as np
 
 from hpc_es.config.options import Count, Limits, Natural, NonNegative, Positive, option, options
-from hpc_es.core.data import Float64
-from hpc_es.core.dataclass import dataclass
+from hpc_es.core.data import Float64, dataclass
 from hpc_es.core.interfaces import MixedCoordinates
 from hpc_es.tasks.functions.journal import Mode
 from hpc_es.tasks.functions.parameters import Choices, Discrete, Parameter, Scale, Value, decoded, scale_of

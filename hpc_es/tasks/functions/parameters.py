@@ -16,8 +16,7 @@ from itertools import pairwise
 from typing import Literal, Protocol, TypeGuard
 
 from hpc_es.config.options import option, options
-from hpc_es.core.data import ConfigData
-from hpc_es.core.dataclass import dataclass
+from hpc_es.core.data import ConfigData, dataclass
 
 Value = bool | int | float | str  # of a parameter
 LARGEST_WHOLE = 2**53  # whole numbers up to this one are exact as float64

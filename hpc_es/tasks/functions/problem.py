@@ -30,9 +30,9 @@ from hpc_es.core.data import (
     Rows,
     State,
     behaviour,
+    dataclass,
     row_dtype,
 )
-from hpc_es.core.dataclass import dataclass
 from hpc_es.core.errors import GIVEN_UP, Failure, GenerationClosed, RunError, failure_from_text
 from hpc_es.core.interfaces import Evaluation, RunContext
 from hpc_es.core.keys import Keys, Purpose

@@ -21,8 +21,7 @@ from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from hpc_es.core.data import Array, Float64, Keywords, Poll
-from hpc_es.core.dataclass import dataclass
+from hpc_es.core.data import Array, Float64, Keywords, Poll, dataclass
 from hpc_es.core.errors import ConfigError, Failure, GenerationClosed, failure_from_error, failure_from_text
 from hpc_es.core.interfaces import RunContext
 from hpc_es.tasks.functions.parameters import Scale, decoded
