@@ -191,6 +191,7 @@ def _median(values: Sequence[float | None]) -> float:
 def draw(runs: Mapping[tuple[str, int], Sequence[Run]], path: Path) -> None:
     """Draw the median return of the runs of each config and delay, against timesteps and simulated seconds."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import EngFormatter
 
     configs = list(dict.fromkeys(config for config, _ in runs))
     figure = Figure(figsize=(9, 2.6 * len(configs)), layout="constrained")
@@ -204,6 +205,7 @@ def draw(runs: Mapping[tuple[str, int], Sequence[Run]], path: Path) -> None:
             lines = [means(x, curve.returns, grid) for x, curve in zip(xs, all_curves, strict=True)]
             ax.plot(grid[1:], np.median(lines, axis=0), color=f"C{delay}", label=f"delay {delay}")
         row[0].set(ylabel="return of the population", title=f"{config}, {len(seeds)} seeds", xlabel="timesteps")
+        row[0].xaxis.set_major_formatter(EngFormatter(sep=""))
         row[1].set(xlabel=f"seconds on {RANKS} ranks, simulated")
         row[1].legend(frameon=False)
     figure.savefig(path, dpi=110, metadata={"Software": None})
