@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from hpc_es.core.errors import RunFailedError, UserError
-from hpc_es.mpi.launch import abandon_timeout
+from hpc_es.mpi.launch import abandon_timeout, by_srun
 from hpc_es.mpi.scheduler import GIVE_UP, GiveUp, OtherRankFailed, tell_failure
 from hpc_es.mpi.world import World
 from hpc_es.training.collective import INTERRUPTED
@@ -71,7 +71,8 @@ def give_up(world: World, writer: Recorder | None, reason: GiveUp, others_save: 
             with contextlib.suppress(OSError, ValueError):
                 stream.flush()
         time.sleep(abandon_timeout(os.environ))
-        os._exit(INTERRUPTED)
+        # The status of srun is the highest of all ranks: that of rank 0, which knows whether another rank has failed.
+        os._exit(1 if by_srun(os.environ) else INTERRUPTED)
     writer.save()
     writer.status("interrupted", exit_status=INTERRUPTED, reason=str(reason))
     failed = writer.counters["failed_episodes"]

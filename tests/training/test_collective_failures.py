@@ -1,14 +1,19 @@
-"""Reports of failures to rank 0: each kind once, in job order, without messages if there is none."""
+"""Reports of failures to rank 0: each kind once, in job order, without messages if there is none; given-up ranks."""
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 
 import numpy as np
+import pytest
 
 from hpc_es.core.data import Chunk
 from hpc_es.core.errors import Failure
+from hpc_es.mpi.launch import HYDRA
+from hpc_es.mpi.scheduler import GiveUp
 from hpc_es.mpi.world import World
+from hpc_es.training import failure
 from hpc_es.training.collective import MOST_KINDS, FailureReport, FailureReports
 
 
@@ -51,3 +56,21 @@ def test_collecting_on_one_rank_writes_and_clears_reports() -> None:
     one.collect(World("none"))
     assert [report.line() for report in written] == ["[rank 0] generation 0: evaluation 5: x"]
     assert not one.pending and one.first == "x" and np.array_equal(one.take(), np.frombuffer(b"[]", np.uint8))
+
+
+@pytest.mark.parametrize(("environ", "status"), [({}, 75), ({"SLURM_STEP_NUM_TASKS": "3"}, 1)])
+def test_worker_that_gives_up_under_srun_has_a_low_status(
+    environ: dict[str, str], status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The status of srun is the highest: 75 of a worker would hide the 1 of a rank 0 that knows of a failure."""
+    for name in ("SLURM_STEP_NUM_TASKS", HYDRA):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(failure.os, "_exit", sys.exit)
+    monkeypatch.setattr(failure.time, "sleep", lambda seconds: None)
+    world = World("none")
+    monkeypatch.setattr(world, "send", lambda *message: None)
+    with pytest.raises(SystemExit) as ended:
+        failure.give_up(world, None, GiveUp("two signals"), others_save=False)
+    assert ended.value.code == status
