@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 
-from hpc_es.core.data import dataclass
 from hpc_es.core.errors import UserError
 
 
