@@ -1,30 +1,43 @@
-"""Environments and networks on a GPU: environment steps per second, and whether runs repeat their bits.
+"""Environments, networks and models on a GPU: speed, and whether runs repeat their bits.
 
-    python -m benchmarks.gpu [--device gpu] [--lanes 2048] [--candidates 64] [--generations 8]
+    python -m benchmarks.gpu [--parts environments networks models ranks]
     python -m benchmarks.gpu --device cpu --lanes 16          # without a GPU
 
-Runs Brax ant and Breakout of MinAtar, which are compiled, and Pong of Atari with the network of `configs/es_pong.yaml`,
-twice on one rank, once on two, and once on one rank with an interruption after half of the generations. All four
-must have the same parameters in the end. On one GPU the two ranks share it. Games of Pong are played on the CPU, one
-for each of the candidates of a call. The first quarter of the generations is not timed. If evosax is installed, its
-OpenAI-ES runs Brax ant with the same population on the same device. Needs the extras `jax-cuda` and `atari`, or `jax`
-and `atari` with --device cpu. Prints one row per environment, and writes benchmarks/results/gpu.json; the exit status
-is 1 if the parameters differ.
+- `environments`: Brax ant and Breakout of MinAtar, which are compiled, and Pong of Atari with the network of
+  `configs/es_pong.yaml`; environment steps per second. If evosax is installed, its OpenAI-ES runs Brax ant with the
+  same population on the same device.
+- `networks`: wall time of a step of each member, with NumPy arrays as inputs and results: the presets of `cnn`, and a
+  Keras model with full noise and with low-rank noise.
+- `models`: a transformer of 10^8 parameters, computed in bfloat16, with rank 1; seconds per generation, and memory.
+- `ranks`: Pong on 1, 4 and 16 ranks that share the GPU.
+
+Environments and models are run twice on one rank, once on two, and once on one rank with an interruption after half of
+the generations (`--runs` selects); all must have the same parameters in the end. On one GPU the two ranks share it. The
+first quarter of the generations is not timed. Needs the extras `jax-cuda` and `atari`, Keras, and for Brax ant Brax; or
+`jax` and `atari` with --device cpu. Prints one row per case, and writes benchmarks/results/gpu.json; the exit status is
+1 if parameters differ.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import importlib.util
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from statistics import median
 from typing import Any
+
+import numpy as np
 
 from benchmarks.jobs import ROOT, command, metrics
 from benchmarks.peers.reporter import MARK, NOT_COUNTED
@@ -46,19 +59,42 @@ OF_COMPILED = (
     "task.observation_normalization={enabled: false}",
 )
 RUNS = {"first": 1, "again": 1, "two_ranks": 2, "resumed": 1}  # number of ranks
+PARTS = ("environments", "networks", "models", "ranks")
 DIGITS = 12  # of a digest in the table
 EVOSAX_SECONDS = 20.0
 SLOWEST = 3600.0  # seconds of a run
+NETWORKS = {"cnn minatar": 4096, "cnn a3c": 1024, "cnn atari": 256}  # largest number of members
+QUESTIONS = 32  # of a batch of the transformer
+MODEL = """
+seed: 1
+task: {kind: model, model: "benchmarks.gpu:transformer", model_kwargs: {units: %d, layers: %d}, jobs_per_call: %d}
+algorithm: {kind: es, population_size: 64, sigma: 0.01, optimizer: {kind: %s, learning_rate: 0.001}}
+noise: {kind: portable, rank: 1}
+evaluation: {interval: 0}
+checkpoint: {interval: 1, interval_seconds: 1e6, full_interval: 1000}
+mpi: {update: replicated, ranks_per_gpu: 2}
+report: {plot_interval_seconds: 0}
+"""
 
 
 def main() -> int:
-    """Print one row per environment; the exit status is 1 if parameters differ and 2 without the device."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
+    """Print one row per case; the exit status is 1 if parameters differ and 2 without the device."""
+    parser = argparse.ArgumentParser(
+        "python -m benchmarks.gpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", choices=("gpu", "cpu"), default="gpu")
-    parser.add_argument("--lanes", type=int, default=2048, help="episodes side by side, and jobs per call")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=["environments", "networks", "models"])
+    parser.add_argument("--runs", nargs="+", choices=RUNS, default=list(RUNS), help="of environments and models")
+    parser.add_argument("--environments", nargs="+", choices=ENVIRONMENTS, default=list(ENVIRONMENTS))
+    parser.add_argument("--lanes", type=int, nargs="+", default=[2048], help="episodes side by side, and jobs per call")
     parser.add_argument("--candidates", type=int, default=64, help="candidates per call of the network for Pong")
     parser.add_argument("--generations", type=int, default=8)
-    parser.add_argument("--environments", nargs="+", choices=ENVIRONMENTS, default=list(ENVIRONMENTS))
+    parser.add_argument("--members", type=int, nargs="+", default=[64, 256, 1024, 4096], help="of a network's call")
+    parser.add_argument("--units", type=int, default=1024, help="units of the transformer")
+    parser.add_argument("--layers", type=int, default=8, help="layers of the transformer")
+    parser.add_argument("--optimizer", choices=("adam", "sgd"), default="adam", help="of the transformer")
+    parser.add_argument("--jobs-per-call", type=int, default=32, help="candidates per call of the transformer")
+    parser.add_argument("--json", type=Path, default=ROOT / "benchmarks" / "results" / "gpu.json", help="file to write")
     options = parser.parse_args()
     if text := missing_device(options.device):
         sys.stderr.write(f"benchmarks.gpu: {text}\n")
@@ -66,18 +102,29 @@ def main() -> int:
     if options.device == "cpu":
         print("on the CPU, as --device cpu says: the figures say nothing about a GPU")
     rows = []
-    for env_id in options.environments:
-        size = options.candidates if env_id == "atari:pong" else options.lanes
-        row = measure(env_id, options.device, size, options.generations)
+    options.json.parent.mkdir(parents=True, exist_ok=True)
+    for row in measured(options):
         cells = (
             f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}" for name, value in row.items()
         )
         print("  ".join(cells), flush=True)
-        rows.append(row)
-    results = Path(__file__).parent / "results"
-    results.mkdir(exist_ok=True)
-    (results / "gpu.json").write_text(json.dumps(rows, indent=2))
-    return int(not all(row["same_bits"] for row in rows))
+        rows.append({**row, "date": time.strftime("%Y-%m-%d")})
+        options.json.write_text(json.dumps(rows, indent=2))
+    return int(not all(row.get("same_bits", True) for row in rows))
+
+
+def measured(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Yield the rows of all parts."""
+    if "environments" in options.parts:
+        for env_id in options.environments:
+            for size in [options.candidates] if env_id == "atari:pong" else options.lanes:
+                yield environment_row(env_id, size, options)
+    if "ranks" in options.parts:
+        yield from pong_rows(options)
+    if "networks" in options.parts:
+        yield from network_rows(options.device, options.members)
+    if "models" in options.parts:
+        yield model_row(options)
 
 
 def missing_device(device: str) -> str:
@@ -99,42 +146,163 @@ def job(env_id: str, size: int) -> tuple[Path, tuple[str, ...]]:
     return COMPILED, (*OF_COMPILED, f"task.env_id={env_id}", f"task.lanes={size}", f"task.jobs_per_call={size}")
 
 
-def measure(env_id: str, device: str, size: int, generations: int) -> dict[str, Any]:
+def environment_row(env_id: str, size: int, options: argparse.Namespace) -> dict[str, Any]:
     """Run an environment in all ways and return its row."""
     population = 2 * size  # one call for each of two ranks
     config, overrides = job(env_id, size)
-    overrides = (
-        *COMMON,
-        *overrides,
-        *ENVIRONMENTS[env_id],
-        f"algorithm.population_size={population}",
-        f"device={device}",
-    )
-    rates, digests, line = {}, {}, ""
+    overrides = (*COMMON, *overrides, *ENVIRONMENTS[env_id], f"algorithm.population_size={population}")
+    outcome = in_all_ways(config, overrides, options)
+    return {
+        **{"env": env_id, "population": population, **outcome},
+        **{"evosax": evosax_rate(env_id, options.device, population), "load": os.getloadavg()[0]},
+    }
+
+
+def in_all_ways(config: Path, overrides: Sequence[str], options: argparse.Namespace) -> dict[str, Any]:
+    """Run a job as `--runs` says; return steps per second, seconds of a generation, and whether the bits are equal."""
+    rates, seconds, digests, line = {}, {}, {}, ""
+    generations = options.generations
     with tempfile.TemporaryDirectory() as directory:
-        for name, ranks in RUNS.items():
+        for name in options.runs:
             output = Path(directory) / name
+            stop, device = "stop={{generations: {}}}", f"device={options.device}"
             if name == "resumed":
-                run(config, ranks, output, *overrides, f"stop={{generations: {generations // 2}}}")
-            line = run(config, ranks, output, *overrides, f"stop={{generations: {generations}}}")
+                run(config, RUNS[name], output, *overrides, device, stop.format(generations // 2))
+            line = run(config, RUNS[name], output, *overrides, device, stop.format(generations))
             rows = metrics(output)
-            rates[name] = rate(rows[len(rows) // 4 :])
+            timed = rows[len(rows) // 4 :]
+            rates[name] = rate(timed)
+            seconds[name] = median(row["seconds_this_generation"] for row in timed)
             digests[name] = json.loads((output / "result.json").read_text())["theta_sha256"][:DIGITS]
     return {
-        **{"env": env_id, "device": line, "population": population, "one_rank": max(rates["first"], rates["again"])},
-        **{"two_ranks": rates["two_ranks"], "same_bits": len(set(digests.values())) == 1, "sha256": digests},
-        **{"evosax": evosax_rate(env_id, device, population), "load": os.getloadavg()[0]},
-        "date": time.strftime("%Y-%m-%d"),
+        **{"device": line, "per_second": rates, "generation_seconds": seconds},
+        **{"same_bits": len(set(digests.values())) == 1, "sha256": digests},
     }
 
 
 def run(config: Path, ranks: int, output: Path, *overrides: str) -> str:
-    """Run a job to its end and return the line of its log that names the device."""
+    """Run a job to its end and return the line of its log that names the device.
+
+    All runs have one compilation cache, so that each program is compiled once.
+    """
     line = command(ranks, config, output, *overrides)
-    ended = subprocess.run(line, cwd=ROOT, check=False, capture_output=True, text=True, timeout=SLOWEST)
+    cache = {
+        "JAX_COMPILATION_CACHE_DIR": str(output.parent / "cache"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    }
+    ended = subprocess.run(
+        line, cwd=ROOT, check=False, capture_output=True, text=True, timeout=SLOWEST, env={**os.environ, **cache}
+    )
     if ended.returncode:
         raise RuntimeError(f"{' '.join(line)} failed: {ended.stderr}")
     return next((text for text in ended.stdout.splitlines() if " computes on " in text), "unknown")
+
+
+def pong_rows(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Yield the environment steps per second of Pong on some numbers of ranks; each plays `--candidates` games."""
+    for ranks in (1, 4, 16):
+        config, overrides = job("atari:pong", options.candidates)
+        sizes = (f"algorithm.population_size={options.candidates * ranks}", f"mpi.ranks_per_gpu={ranks}")
+        with tempfile.TemporaryDirectory() as directory:
+            output = Path(directory) / "run"
+            stop = f"stop={{generations: {options.generations}}}"
+            line = run(
+                *(config, ranks, output, *COMMON, *overrides, *ENVIRONMENTS["atari:pong"], *sizes),
+                *(f"device={options.device}", stop),
+            )
+            rows = metrics(output)
+        yield {"env": "atari:pong", "device": line, "ranks": ranks, "per_second": rate(rows[len(rows) // 4 :])}
+
+
+def network_rows(device: str, members: Sequence[int]) -> Iterator[dict[str, Any]]:
+    """Yield the wall time of a step of networks, in microseconds per member."""
+    from benchmarks import low_rank, networks
+
+    if device == "gpu":
+        jax_setup.choose("gpu", 0)
+    for name, largest in NETWORKS.items():
+        policy = networks.cnn_policy(name)
+        for size in (size for size in members if size <= largest):
+            calls = {"own": networks.own_call(policy, size), "shared": networks.shared_call(policy, size)}
+            yield {"network": name, "members": size, **wall_microseconds(calls, size)}
+    for size in members:
+        calls = low_rank.jax_calls(size)
+        yield {"network": "Keras 27-256x3-8", "members": size, **wall_microseconds(calls, size)}
+
+
+def wall_microseconds(calls: Mapping[str, Callable[[], Any]], size: int) -> dict[str, float]:
+    """Return the median time of each call divided by the number of members."""
+    results = {}
+    for name, call in calls.items():
+        times = []
+        for _ in range(23):
+            since = time.perf_counter()
+            call()
+            times.append(time.perf_counter() - since)
+        results[name] = 1e6 * median(times[3:]) / size
+    return results
+
+
+def model_row(options: argparse.Namespace) -> dict[str, Any]:
+    """Run the transformer in all ways; memory is the peak on the device, and that of the largest process."""
+    with tempfile.TemporaryDirectory() as directory:
+        config = Path(directory) / "job.yaml"
+        config.write_text(MODEL % (options.units, options.layers, options.jobs_per_call, options.optimizer))
+        with device_memory(options.device) as peak:
+            outcome = in_all_ways(config, (), options)
+    largest = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e6
+    memory = {"device_gb": max(peak, default=0.0), "process_gb": largest}
+    shapes = example().shapes(options.units, options.layers).values()
+    parameters = sum(rows * columns for rows, columns in shapes)
+    return {"model": "transformer", "parameters": parameters, **outcome, **memory}
+
+
+@contextmanager
+def device_memory(device: str) -> Iterator[list[float]]:
+    """Give a list to which the memory in use on the first GPU, in GB, is appended during the context."""
+    used: list[float] = []
+    ended = threading.Event()
+
+    def watch() -> None:
+        query = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "--id=0"]
+        while not ended.wait(0.5):
+            used.append(float(subprocess.run(query, check=True, capture_output=True, text=True).stdout) * 2**20 / 1e9)
+
+    thread = threading.Thread(target=watch, daemon=True)
+    if device == "gpu":
+        thread.start()
+    yield used
+    ended.set()
+    if device == "gpu":
+        thread.join()
+
+
+def example() -> Any:
+    """Return the module examples/sorting_jax/sorting_model.py."""
+    sys.path.insert(0, str(ROOT / "examples" / "sorting_jax"))
+    return importlib.import_module("sorting_model")
+
+
+def transformer(units: int, layers: int) -> Mapping[str, Any]:
+    """Return the transformer of examples/sorting_jax with random weights, scored by the likelihood of right digits."""
+    import jax
+    import jax.numpy as jnp
+
+    sorting_model = example()
+
+    def parameters(seed: int) -> Mapping[str, Any]:
+        rng = np.random.default_rng(seed)
+        scale = np.float32(units**-0.5)
+        shapes = sorting_model.shapes(units, layers).items()
+        return {name: scale * rng.standard_normal(shape, np.float32) for name, shape in shapes}
+
+    def score(parameters: Mapping[str, Any], questions: Any) -> Any:
+        answers = jnp.sort(questions, axis=1)
+        logits = sorting_model.answer_logits(sorting_model.half(parameters), questions, answers).astype(jnp.float32)
+        likelihoods = jax.nn.log_softmax(logits)
+        return jnp.take_along_axis(likelihoods, answers[..., None].astype(jnp.int32), axis=-1).mean()
+
+    return {"parameters": parameters, "score": score, "batch": lambda seed: sorting_model.batch(seed, QUESTIONS)}
 
 
 def evosax_rate(env_id: str, device: str, population: int) -> float | None:

@@ -21,14 +21,19 @@ DIGITS, LENGTH = 10, 8  # of a question
 START = DIGITS  # the symbol between question and answer
 
 
-def initial(seed: int, units: int, layers: int) -> Mapping[str, Any]:
-    """Return random parameters, float32[*shape]: a transformer with `layers` layers of `units` units."""
-    shapes = {"embedding": (DIGITS + 1, units), "positions": (2 * LENGTH, units), "output": (units, DIGITS)}
+def shapes(units: int, layers: int) -> Mapping[str, tuple[int, int]]:
+    """Return the shapes of the parameters of a transformer with `layers` layers of `units` units."""
+    result = {"embedding": (DIGITS + 1, units), "positions": (2 * LENGTH, units), "output": (units, DIGITS)}
     for layer in range(layers):
-        shapes |= {f"{layer}/qkv": (units, 3 * units), f"{layer}/heads": (units, units)}
-        shapes |= {f"{layer}/up": (units, 4 * units), f"{layer}/down": (4 * units, units)}
+        result |= {f"{layer}/qkv": (units, 3 * units), f"{layer}/heads": (units, units)}
+        result |= {f"{layer}/up": (units, 4 * units), f"{layer}/down": (4 * units, units)}
+    return result
+
+
+def initial(seed: int, units: int, layers: int) -> Mapping[str, Any]:
+    """Return random parameters, float32[*shape]."""
     rng = np.random.default_rng(seed)
-    return {name: np.float32(rng.normal(0, shape[0] ** -0.5, shape)) for name, shape in shapes.items()}
+    return {name: np.float32(rng.normal(0, shape[0] ** -0.5, shape)) for name, shape in shapes(units, layers).items()}
 
 
 def normalised(x: Any) -> Any:
