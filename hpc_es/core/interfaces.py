@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeAlias, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import numpy as np
 
@@ -284,6 +284,10 @@ class Algorithm(Protocol[Prepared]):
 
     The base classes `Strategy`, `PairedStrategy` and `DistributionStrategy` implement most of them.
     """
+
+    # Whether `tell` reads `results.blocks` at most once, in order. Blocks of a large update may then be computed when
+    # they are read, so `partial_update` must not depend on arrays of the state that `tell` overwrites.
+    reads_blocks_once: ClassVar[bool]
 
     def initial(self) -> State:
         """Return the state before generation 0, the same on every rank, without the arrays of the problem."""

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from hpc_es.algorithms.common.strategy import PairedStrategy
 from hpc_es.config.schema import Config
 from hpc_es.core.data import Array, Arrays, Chunk, Outcome, Poll, Results, Rows, State
 from hpc_es.core.errors import GIVEN_UP
@@ -233,7 +232,7 @@ class MpiExecutor(Executor):
     """Evaluates on all ranks of a job: chunks are assigned on demand, rows go to every rank, blocks to rank 0.
 
     With `replicated` every rank computes all blocks and receives the arrays of all chunks. With `is_large` the blocks
-    that a rank needs no message for are computed when the update reads them.
+    that a rank needs no message for are computed when the update reads them, if the algorithm `reads_blocks_once`.
     """
 
     def __init__(
@@ -348,8 +347,7 @@ class MpiExecutor(Executor):
         blocks, packed = dict[str, Array](), dict[str, Array]()
         pending, pending_bytes = dict[str, Array](), 0
         own_blocks = range(count) if self._replicated else range(rank, count, size)
-        reads_once = isinstance(generation.parts.algorithm, PairedStrategy)
-        on_demand = self._is_large and reads_once and len(own_blocks) == count
+        on_demand = self._is_large and generation.parts.algorithm.reads_blocks_once and len(own_blocks) == count
         for block in () if on_demand else own_blocks:
             sums = _prefixed(f"block/{block}", generation.partial_update(block))
             pending |= sums

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import signal
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,13 +14,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpc_es.core.data import Results, row_dtype
+from hpc_es.algorithms.common.strategy import Strategy
+from hpc_es.core.data import Arrays, Chunk, Float64, Outcome, Poll, Results, Rows, State, cut, row_dtype
+from hpc_es.core.keys import Keys
+from hpc_es.mpi.scheduler import Work
 from hpc_es.mpi.world import World
 from hpc_es.storage.metrics_log import read_metrics
+from hpc_es.tasks.problems import ProblemDefaults
+from hpc_es.training.build import Parts
 from hpc_es.training.chunking import SHARED_SECONDS
 from hpc_es.training.collective import FailureReports
-from hpc_es.training.executors import ALONE_SECONDS, COMPARED, LONGEST_SECONDS, TRIAL_BACKOFF, Rank0Alone
-from hpc_es.training.generation import HEADER, Evaluated
+from hpc_es.training.executors import ALONE_SECONDS, COMPARED, LONGEST_SECONDS, TRIAL_BACKOFF, MpiExecutor, Rank0Alone
+from hpc_es.training.generation import HEADER, Evaluated, Generation
 from tests.helpers import runs
 from tests.helpers.harness import ROOT, mpiexec, script, start
 from tests.helpers.stepping import KINDS
@@ -193,3 +200,50 @@ def test_signal_to_a_waiting_rank_ends_the_run_which_can_be_resumed(tmp_path: Pa
     for ranks, directory in ((2, run), (1, reference)):
         assert mpiexec(ranks, command(directory, until)).status == 0
     assert runs.digest(runs.newest(run)) == runs.digest(runs.newest(reference))
+
+
+@dataclass(frozen=True)
+class ThreeBlocks(Strategy[None]):
+    """A custom strategy of one job; it records which blocks of its update were computed."""
+
+    computed: list[int]
+
+    def ask(self, state: State, round: int, rows: Rows, fitness: Float64) -> Sequence[Chunk]:
+        return [] if round else cut(1, 1)
+
+    def evaluate(self, state: State, chunk: Chunk, poll: Poll) -> Outcome:
+        return Outcome(np.ones(chunk.jobs, row_dtype()))
+
+    def blocks(self, state: State) -> int:
+        return 3
+
+    def partial_update(self, state: State, prepared: None, block: int) -> Arrays:
+        self.computed.append(block)
+        return {"block": np.array(block)}
+
+
+@dataclass(frozen=True)
+class ThreeBlocksOnce(ThreeBlocks):
+    """The same, but its blocks may be computed when they are read."""
+
+    reads_blocks_once = True
+
+
+@pytest.mark.parametrize("is_large", [False, True])
+@pytest.mark.parametrize("strategy", [ThreeBlocks, ThreeBlocksOnce])
+def test_blocks_of_a_large_update_are_computed_when_read_if_the_strategy_reads_them_once(
+    strategy: type[ThreeBlocks], is_large: bool
+) -> None:
+    world = World("none")
+    algorithm = strategy(None, None, None, Keys(1), 1, [])
+    unused: Any = None
+    parts = Parts(unused, None, ProblemDefaults(), None, algorithm, row_dtype(), 1, "fixed")
+    work, reports = Work(world, "static", True), FailureReports(world, None)
+    executor = MpiExecutor(world, work, lambda: 0, reports, is_large=is_large)
+    results = executor.run(Generation(parts, State(0, {}, {}))).results
+    on_demand = is_large and strategy is ThreeBlocksOnce
+    assert algorithm.computed == ([] if on_demand else [0, 1, 2])
+    blocks = iter(results.blocks)
+    assert [int(next(blocks)["block"]), int(next(blocks)["block"])] == [0, 1]
+    assert algorithm.computed == ([0, 1] if on_demand else [0, 1, 2])
+    assert int(next(blocks)["block"]) == 2 and next(blocks, None) is None

@@ -149,6 +149,8 @@ class Strategy(Generic[Prepared]):
     keys: Keys
     chunk_size: int
 
+    reads_blocks_once: ClassVar[bool] = False  # see `Algorithm.reads_blocks_once`
+
     @classmethod
     def build(cls, options: Any, problem: Any, noise: Any, keys: Keys, chunk_size: int) -> Self:
         """Create the strategy; with it, a class that has `Options` and `NEEDS` is a kind of algorithm."""
@@ -292,6 +294,7 @@ class PairedStrategy(Strategy[Weights], ABC):
     problem: VectorProblem
     noise: Noise
 
+    reads_blocks_once: ClassVar[bool] = True  # by `summed` or `sums_by_part`
     powers: ClassVar[tuple[int, ...]] = (1,)  # one weighted sum of eps ** power for each of them
     pair_name: ClassVar[str] = "pair"  # name of a pair in messages
 
