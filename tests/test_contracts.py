@@ -215,7 +215,8 @@ def same_state(a: State, b: State) -> bool:
 
 def same_results(a: Results, b: Results) -> bool:
     arrays = len(a.chunk_arrays) == len(b.chunk_arrays) and all(map(same_arrays, a.chunk_arrays, b.chunk_arrays))
-    blocks = len(a.blocks) == len(b.blocks) and all(map(same_arrays, a.blocks, b.blocks))
+    a_blocks, b_blocks = list(a.blocks), list(b.blocks)
+    blocks = len(a_blocks) == len(b_blocks) and all(map(same_arrays, a_blocks, b_blocks))
     return arrays and blocks and same(a.rows, b.rows) and same(a.probes, b.probes)
 
 

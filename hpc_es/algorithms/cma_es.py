@@ -20,7 +20,7 @@ Discrete coordinates have a margin, and choices a distribution of their own: see
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Literal
@@ -180,7 +180,7 @@ class CMAES(DistributionStrategy):
         w = np.where(w < 0, w * n / squared_lengths, w)  # eq. 46
         return {"rows": covariance.rows_of_sum(self.constants(state).c_mu * w, y, block)}
 
-    def update(self, state: State, weights: Float64, blocks: Sequence[Arrays]) -> tuple[Arrays, Arrays]:
+    def update(self, state: State, weights: Float64, blocks: Iterable[Arrays]) -> tuple[Arrays, Arrays]:
         """Return mean, step size, paths and covariance after a generation."""
         c, m, old = self.constants(state), state.theta, state.master
         if not self.normal_size:

@@ -17,7 +17,7 @@ and its component along v. The rank that evaluates a sample writes these two num
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Literal, NamedTuple
@@ -367,7 +367,7 @@ class CRFMNES(DistributionStrategy):
         weights: SampleWeights = prepared.weights
         return {"sums": self.weighted_sums(state, weights.of_pairs, weights.powers, block)}
 
-    def update(self, state: State, weights: SampleWeights, blocks: Sequence[Arrays]) -> tuple[Arrays, Arrays]:
+    def update(self, state: State, weights: SampleWeights, blocks: Iterable[Arrays]) -> tuple[Arrays, Arrays]:
         """Return the distribution after a generation, by the equations of the paper in their order."""
         c, old, dtype, feasible = self.constants(state), state.master, self.problem.dtype, weights.feasible
         sums = np.concatenate([block["sums"] for block in blocks], axis=1).astype(np.float64)

@@ -17,7 +17,7 @@ Discrete coordinates have a margin, and choices a distribution of their own: see
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
@@ -146,7 +146,7 @@ class SepCMAES(DistributionStrategy):
             weights[:, : len(injected)] = 0  # see `update`
         return {"sums": self.weighted_sums(state, weights, (1, 2), block)}
 
-    def update(self, state: State, weights: Float64, blocks: Sequence[Arrays]) -> tuple[Arrays, Arrays]:
+    def update(self, state: State, weights: Float64, blocks: Iterable[Arrays]) -> tuple[Arrays, Arrays]:
         """Return mean, step size, paths and standard deviations after a generation."""
         z_w, sum_z2 = np.concatenate([block["sums"] for block in blocks], axis=1)
         c, old, n, scalar = self.constants(state), state.master, self.normal_size, self.problem.dtype.type

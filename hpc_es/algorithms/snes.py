@@ -13,7 +13,7 @@ fitness share their utilities. The utilities sum to 0, so that a plateau changes
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -67,7 +67,7 @@ class SNES(DistributionStrategy):
         """Return sum_i u_i z_i and sum_i u_i z_i^2 over a block of parameters, dtype[2, block]."""
         return {} if prepared.reason else {"sums": self.weighted_sums(state, prepared.weights, (1, 2), block)}
 
-    def update(self, state: State, weights: Float64, blocks: Sequence[Arrays]) -> tuple[Arrays, Arrays]:
+    def update(self, state: State, weights: Float64, blocks: Iterable[Arrays]) -> tuple[Arrays, Arrays]:
         """Take a natural gradient step; sum_i u_i (z_i^2 - 1) = sum_i u_i z_i^2, since the utilities sum to 0."""
         sum_z, sum_z2 = np.concatenate([block["sums"] for block in blocks], axis=1)
         n, scalar, sigma = self.problem.size, self.problem.dtype.type, state.shared["deviations"]

@@ -14,7 +14,7 @@ decomposed in the subspace of the samples; otherwise it is summed in blocks of r
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -90,7 +90,7 @@ class XNES(DistributionStrategy):
         z, _ = self._sampler.z_and_y(state.generation, self.population(state), state.shared["shape"])
         return {"rows": covariance.rows_of_sum(prepared.weights, z, block)}
 
-    def update(self, state: State, weights: Float64, blocks: Sequence[Arrays]) -> tuple[Arrays, Arrays]:
+    def update(self, state: State, weights: Float64, blocks: Iterable[Arrays]) -> tuple[Arrays, Arrays]:
         """Take a natural gradient step; G = sum_i u_i z_i z_i^T, since the utilities sum to 0."""
         m, sigma, B = state.theta, float(state.shared["sigma"]), state.shared["shape"]
         n = self.problem.size

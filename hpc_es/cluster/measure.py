@@ -257,7 +257,7 @@ def _generation(parts: Parts, state: State, timings: Timings, size: int) -> Stat
     _, following, _ = update_state(parts.algorithm, parts.problem, state, results, units)
     timings.tell.append(time.perf_counter() - since)
     timings.partial_update.append(generation.seconds)
-    timings.blocks = len(results.blocks)
+    timings.blocks = generation.blocks
     timings.sums = sum(array.nbytes for block in results.blocks for array in block.values())
     timings.jobs.append(len(results.rows))
     timings.rounds.append(generation.round - 1)  # the last call of `next_chunks` returned none

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeAlias, TypeVar
@@ -326,7 +326,7 @@ class Results(Generic[Prepared_co]):
 
     rows: Rows  # row_dtype[training jobs], of all rounds in job order
     chunk_arrays: Sequence[Arrays]  # `Outcome.arrays` of each training chunk, in chunk order
-    blocks: Sequence[Arrays] = ()  # results of `partial_update`, in block order
+    blocks: Iterable[Arrays] = ()  # results of `partial_update`, in block order
     prepared: Prepared_co = None  # type: ignore[assignment]  # result of `prepare`; the default fits where that is None
     probes: Rows = field(default_factory=lambda: np.zeros(0, row_dtype()))  # row_dtype[probe jobs]
     fitness: Float64 = field(default_factory=lambda: NO_FITNESS)  # float64[training jobs], see `Problem.fitness`

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
-from typing import overload
 
 import numpy as np
 import numpy.typing as npt
@@ -50,31 +49,19 @@ NOTHING_CARRIED = ProblemState()
 class Gathered:
     """Arrays that rank 0 receives in addition to rows."""
 
-    blocks: Sequence[Arrays] = ()  # of the update, in block order
+    blocks: Iterable[Arrays] = ()  # of the update, in block order
     chunk_arrays: Sequence[Arrays] = ()  # of each training chunk, in chunk order
     learned: Sequence[Sequence[Arrays]] = ()  # of each unit of training jobs and probes, in order: its parts
 
 
-class BlocksOnDemand(Sequence[Arrays]):
+class BlocksOnDemand:
     """The blocks of the update of a generation, each computed when it is read, so that few of them are in memory."""
 
     def __init__(self, generation: Generation) -> None:
         self._generation = generation
 
-    def __len__(self) -> int:
-        return self._generation.blocks
-
-    @overload
-    def __getitem__(self, index: int) -> Arrays: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[Arrays]: ...
-
-    def __getitem__(self, index: int | slice) -> Arrays | list[Arrays]:
-        numbers = range(len(self))[index]  # raises IndexError
-        if isinstance(numbers, range):
-            return [self._generation.partial_update(block) for block in numbers]
-        return self._generation.partial_update(numbers)
+    def __iter__(self) -> Iterator[Arrays]:
+        return map(self._generation.partial_update, range(self._generation.blocks))
 
 
 class Generation:

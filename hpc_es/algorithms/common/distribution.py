@@ -9,7 +9,7 @@ small populations in between (BIPOP; Hansen 2009, BBOB workshop).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
@@ -198,7 +198,7 @@ class DistributionStrategy(Strategy[Ranked], ABC):
         """Return the weights for `partial_update` and `update`, by the fitness, float64[samples]."""
 
     @abstractmethod
-    def update(self, state: State, weights: Any, blocks: Sequence[Arrays]) -> tuple[Arrays, Arrays]:
+    def update(self, state: State, weights: Any, blocks: Iterable[Arrays]) -> tuple[Arrays, Arrays]:
         """Return the arrays (shared, master), by name, that an update changes; see `State` for shapes.
 
         `blocks` are the results of `partial_update`.

@@ -171,7 +171,7 @@ def test_pair_with_a_failed_half_has_zero_weight(half: int) -> None:
 
 def test_without_a_valid_pair_there_are_no_weights_and_sums() -> None:
     created, results = ended([nan, 1, 2, nan])
-    assert results.blocks == [{}, {}] and results.prepared.count == 0
+    assert list(results.blocks) == [{}, {}] and results.prepared.count == 0
     assert created.summed(results).tolist() == [[0, 0], [0, 0]]
     assert created.notices(PAIRED_STATE, results, PAIRED_STATE) == ["every couple has a failed evaluation: no update"]
 
