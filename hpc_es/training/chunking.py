@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -304,7 +304,7 @@ class ChunkPlanner:
     def __init__(self, config: Config, parts: Parts, world: World, evaluated: int) -> None:
         self._config, self._parts, self._world = config, parts, world
         self._calls, self._evaluated = CallCosts(), evaluated
-        self._durations = JobDurations(parts.problem)
+        self._durations, self._orders_jobs = JobDurations(parts.problem), False
         chunk_size, cutting = config.mpi.chunk_size, parts.cutting
         self._closes = getattr(config.task, "close_at", None) is not None
         self.is_adaptive = cutting != "fixed" and chunk_size == "auto" and not self._closes
@@ -326,28 +326,32 @@ class ChunkPlanner:
             self.plan = self._plan(self.plan.cut, jobs)
         return _idle_warning(self._config, jobs, self._parts.cutting, self._parts.unit, self._world.size)
 
-    def order(self, before: State, after: State, seconds: Float64) -> None:
-        """Choose the order of the next generation's jobs, after `update`, if they are long and of unequal duration.
+    def add_durations(self, state: State, seconds: Float64) -> None:
+        """Add the seconds of the training jobs of a generation, float64[jobs], NaN if unknown, if they are long.
 
-        `before` and `after` are the states of the generation and of the next one; `seconds` are those of its training
-        jobs, float64[jobs], NaN if unknown.
+        `state` is the one that the generation was drawn from, before the update, which may overwrite it.
         """
-        self.plan = replace(self.plan, order=())
-        is_free = self._parts.cutting == "one by one" and self._world.size > 1 and self._parts.delay_line is None
         known = seconds[seconds > 0]
-        algorithm = self._parts.algorithm
-        if not isinstance(algorithm, Strategy) or type(algorithm).candidates is Strategy.candidates:
-            return  # searches for programs have no vectors
-        if not is_free or not len(known) or known.mean() < ORDERED_SECONDS:
-            return
-        vectors = self._candidates(algorithm, before)
-        self._durations.add(vectors, seconds[: len(vectors)])
-        vectors = self._candidates(algorithm, after)
-        if len(vectors) > self.plan.ranks:
+        is_long = len(known) > 0 and known.mean() >= ORDERED_SECONDS
+        vectors = self._candidates(state) if is_long else None
+        self._orders_jobs = vectors is not None
+        if vectors is not None:
+            self._durations.add(vectors, seconds[: len(vectors)])
+
+    def order(self, state: State) -> None:
+        """Choose the order of the next generation's jobs, drawn from `state`, after `add_durations` and `update`."""
+        self.plan = replace(self.plan, order=())
+        vectors = self._candidates(state) if self._orders_jobs else None
+        if vectors is not None and len(vectors) > self.plan.ranks:
             self.plan = replace(self.plan, order=self._durations.longest_first(vectors))
 
-    def _candidates(self, algorithm: Strategy[Any], state: State) -> Float64:
-        """Return the candidates of the first round of a generation, float64[jobs, size]."""
+    def _candidates(self, state: State) -> Float64 | None:
+        """Return the candidates of the first round of a generation, float64[jobs, size]; None if jobs have no order."""
+        algorithm = self._parts.algorithm
+        if not isinstance(algorithm, Strategy) or type(algorithm).candidates is Strategy.candidates:
+            return None  # searches for programs have no vectors
+        if self._parts.cutting != "one by one" or self._world.size == 1 or self._parts.delay_line is not None:
+            return None
         asked = algorithm.ask(state, 0, np.zeros(0, self._parts.row), NO_FITNESS)
         chunks = [chunk for chunk in asked if chunk.purpose == "train"]
         vectors: Float64 = np.concatenate([algorithm.candidates(state, chunk).stacked() for chunk in chunks])

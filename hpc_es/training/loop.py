@@ -332,6 +332,7 @@ class Training:
             more_metrics = {**(more_metrics or {}), "given_up_jobs": float(evaluated.headers["given_up"].sum())}
         units = update.units if update else self._units(evaluated, measured)
         self.writer.evaluated(measured, results, evaluated.evaluation, units)  # before arrays are overwritten
+        self._planner.add_durations(before, evaluated.job_seconds)  # likewise
         update = update or self._updated(before, results, units)
         self.state = update.state
         if self.after_train_step is not None and isinstance(algorithm, GradientAlgorithm):
@@ -352,7 +353,7 @@ class Training:
         self.writer.count_evaluations(metrics)
         self.writer.add(self.state, metrics, algorithm.solutions(before, results))
         self._planner.update(results.rows, evaluated.evaluation, evaluated.headers, self.state.theta.nbytes)
-        self._planner.order(before, self.state, evaluated.job_seconds)
+        self._planner.order(self.state)
         self.writer.notices(before.generation, algorithm.notices(before, results, update.after))
         return metrics
 

@@ -22,7 +22,7 @@ from hpc_es.report.export import describe_best
 from hpc_es.storage.checkpoint import load
 from hpc_es.storage.checkpoint_directory import Store
 from tests.helpers import runs, toys
-from tests.helpers.harness import ROOT, Job, mpiexec, start
+from tests.helpers.harness import ROOT, Job, mpiexec, script, start
 
 EVERY = ("checkpoint.interval=1", "checkpoint.keep_last=1000", "report.plot_interval_seconds=0")
 
@@ -360,6 +360,35 @@ def test_long_jobs_are_evaluated_first_without_a_change_of_results(tmp_path: Pat
         assert 0 < sum(jobs) < 12 and sum(jobs[:6]) > sum(jobs[6:])
     finished(1, config, tmp_path / "one")
     assert (tmp_path / "two" / "evaluations.csv").read_bytes() == (tmp_path / "one" / "evaluations.csv").read_bytes()
+
+
+DURATIONS = """
+    import csv, runpy, sys
+    import numpy as np
+    from hpc_es.training import loop
+    from hpc_es.training.chunking import JobDurations
+
+    def add(self, vectors, seconds):
+        numbers = np.concatenate([vectors, seconds[:, np.newaxis]], axis=1)
+        with open("durations.csv", "a") as file:
+            np.savetxt(file, numbers, "%.17g", ",")
+    JobDurations.add = add
+    loop.OVERWRITTEN = 0
+    sys.argv = ["hpc_es.main", *sys.argv[1:]]
+    runpy.run_module("hpc_es.main", run_name="__main__")
+"""
+
+
+def test_durations_are_those_of_the_evaluated_vectors_if_updates_overwrite_theta(tmp_path: Path) -> None:
+    config, run = unequal(tmp_path, seconds=0.02), tmp_path / "run"
+    strategy = ("algorithm={kind: es, population_size: 4}", "noise.kind=counter", "stop.generations=2")
+    done = mpiexec(2, [*script(DURATIONS), str(config), "--output", str(run), *strategy], cwd=tmp_path)
+    assert done.status == 0, str(done)
+    durations = np.loadtxt(tmp_path / "durations.csv", delimiter=",")
+    evaluated = np.genfromtxt(run / "evaluations.csv", delimiter=",", names=True)
+    vectors = np.stack([evaluated[name] for name in ("x0", "x1", "x2")], axis=1)
+    assert durations.shape == (8, 4) and (durations[:, 3] >= 0.02).all()
+    np.testing.assert_array_equal(durations[:, :3], vectors)
 
 
 @pytest.mark.long
