@@ -37,6 +37,7 @@ DISPATCH_SECONDS = 15e-6  # of rank 0 per chunk that it hands out
 FEW_JOBS = 32  # jobs per rank up to which it matters whether rank 0 evaluates too
 ORDERED_SECONDS = 0.02  # mean seconds of a job from which long jobs are handed out first
 MOST_REMEMBERED = 512  # evaluated candidates, from which durations are estimated
+MOST_COORDINATES = 1 << 14  # of candidates whose durations are estimated; those remembered then take 64 MiB
 NEIGHBOURS = 5  # similar candidates
 WELL_DIVIDED = 0.75  # share of the ranks' time below which a population that does not fit them is reported
 
@@ -351,6 +352,8 @@ class ChunkPlanner:
         if not isinstance(algorithm, Strategy) or type(algorithm).candidates is Strategy.candidates:
             return None  # searches for programs have no vectors
         if self._parts.cutting != "one by one" or self._world.size == 1 or self._parts.delay_line is not None:
+            return None
+        if state.theta.size > MOST_COORDINATES:
             return None
         asked = algorithm.ask(state, 0, np.zeros(0, self._parts.row), NO_FITNESS)
         chunks = [chunk for chunk in asked if chunk.purpose == "train"]

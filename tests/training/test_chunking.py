@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal
@@ -10,11 +12,15 @@ import numpy as np
 import pytest
 
 import hpc_es
-from hpc_es.core.data import Chunk, State, cut, row_dtype
+from hpc_es.algorithms.common.strategy import Strategy
+from hpc_es.core.data import Chunk, Float64, Rows, State, cut, row_dtype
 from hpc_es.core.errors import RunError
 from hpc_es.core.interfaces import MixedCoordinates
+from hpc_es.core.keys import Keys
+from hpc_es.core.population import Explicit, Layout, Population
 from hpc_es.training.chunking import (
     AS_ASKED,
+    MOST_COORDINATES,
     CallCosts,
     ChunkPlanner,
     Cut,
@@ -37,14 +43,15 @@ def plan(
     is_fault_tolerant: bool = False,
     asked: int = 64,
     call_size: int = 1,
+    algorithm: Any = None,
 ) -> ChunkPlanner:
     config: Any = SimpleNamespace(
         mpi=SimpleNamespace(chunk_size=requested, master_evaluates="auto"),
         algorithm=SimpleNamespace(),
         task=SimpleNamespace(),
     )
-    algorithm = SimpleNamespace(ask=lambda state, round, rows, fitness: cut(asked, 16))
-    parts: Any = SimpleNamespace(cutting=cutting, unit=16, algorithm=algorithm, row=row_dtype())
+    algorithm = algorithm or SimpleNamespace(ask=lambda state, round, rows, fitness: cut(asked, 16))
+    parts: Any = SimpleNamespace(cutting=cutting, unit=16, algorithm=algorithm, row=row_dtype(), delay_line=None)
     parts.problem = SimpleNamespace(call_size=call_size)
     world: Any = SimpleNamespace(size=ranks, fault_handler=SimpleNamespace(is_fault_tolerant=is_fault_tolerant))
     return ChunkPlanner(config, parts, world, 10)
@@ -392,6 +399,32 @@ def test_jobs_that_take_long_are_handed_out_first() -> None:
     seconds[::7] = np.nan
     durations.add(vectors, seconds)
     assert durations.longest_first(np.array([[0.9, 0], [-0.9, 1], [0.9, 1], [0.0, 0], [-0.9, 0]])) == (2, 1, 0, 3, 4)
+
+
+@dataclass(frozen=True)
+class Numbered(Strategy[None]):
+    """Eight jobs, whose vectors have their number as each coordinate."""
+
+    size: int
+
+    def ask(self, state: State, round: int, rows: Rows, fitness: Float64) -> Sequence[Chunk]:
+        return cut(8, 2)
+
+    def candidates(self, state: State, chunk: Chunk) -> Population:
+        vectors = np.outer(chunk.job_numbers, np.ones(self.size))
+        return Explicit(Layout({"x": (self.size,)}), vectors)
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"), [(MOST_COORDINATES, (7, 6, 5, 4, 3, 2, 1, 0)), (MOST_COORDINATES + 1, ())]
+)
+def test_jobs_have_an_order_unless_their_vectors_need_too_much_memory(size: int, expected: tuple[int, ...]) -> None:
+    algorithm = Numbered(None, None, None, Keys(1), 2, size)
+    planner = plan(algorithm=algorithm)
+    state = State(0, {"theta": np.zeros(size)}, {})
+    planner.add_durations(state, np.linspace(0.1, 0.2, 8))
+    planner.order(state)
+    assert planner.plan.order == expected
 
 
 @pytest.mark.parametrize("evaluation_first", [True, False])
