@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import os
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ import pytest
 
 CACHE = tempfile.TemporaryDirectory()  # for tests and their jobs, instead of the user's; the workers share it
 os.environ.setdefault("MPLCONFIGDIR", str(Path.home() / ".cache" / "matplotlib"))  # its list of fonts takes seconds
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # else each of a thousand processes compiles the package again
+sys.dont_write_bytecode = False
 if "PYTEST_XDIST_WORKER" not in os.environ:
     os.environ["XDG_CACHE_HOME"] = CACHE.name
 COMPUTE_WITH_TENSORFLOW = ("actor_critic",)  # kinds, as parameters of tests
