@@ -8,10 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("tensorflow", reason="TensorFlow is not installed here")
-pytest.importorskip("keras", reason="Keras is not installed here")
-import keras
-
 from hpc_es.core.data import Box, ObservationSpec, Spaces
 from hpc_es.core.keys import Keys
 from hpc_es.core.population import Explicit, Factorisation, Layout, LowRank
@@ -26,12 +22,15 @@ IMAGES = ObservationSpec((6, 6, 2), np.dtype(np.float32))
 
 @pytest.fixture(autouse=True, scope="module")
 def _backend() -> None:
+    keras = pytest.importorskip("keras", reason="Keras is not installed here")
     if keras.backend.backend() != "tensorflow":
         pytest.skip("Keras was imported with another backend")
 
 
 def every_layer(observations: Any, outputs: int) -> Any:
     """A convolution, Dense on vectors and on sequences, EinsumDense and Embedding."""
+    import keras
+
     image = keras.Input(observations.shape)
     x = keras.layers.Conv2D(8, 3, activation="relu")(image)
     x = keras.layers.Dense(12, "tanh")(keras.layers.Flatten()(x))
@@ -44,6 +43,8 @@ def every_layer(observations: Any, outputs: int) -> Any:
 
 def recurrent(observations: Any, outputs: int) -> Any:
     """An LSTM layer, whose kernels are used in a loop, and a dense layer."""
+    import keras
+
     image = keras.Input(observations.shape)
     x = keras.layers.LSTM(8)(keras.layers.Reshape((6, 12))(image))
     return keras.Model(image, keras.layers.Dense(outputs)(keras.layers.Dense(12, "tanh")(x)))
@@ -82,6 +83,8 @@ class Dense:
         return ()
 
     def apply(self, parameters: Any, memory: Any, observation: Any) -> Any:
+        import keras
+
         return keras.ops.matmul(observation[None], parameters["kernel"])[0] + parameters["bias"], memory
 
 
