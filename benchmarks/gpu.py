@@ -160,7 +160,7 @@ def environment_row(env_id: str, size: int, options: argparse.Namespace) -> dict
 
 def in_all_ways(config: Path, overrides: Sequence[str], options: argparse.Namespace) -> dict[str, Any]:
     """Run a job as `--runs` says; return steps per second, seconds of a generation, and whether the bits are equal."""
-    rates, seconds, digests, line = {}, {}, {}, ""
+    rates, seconds, digests, parts, line = {}, {}, {}, {}, ""
     generations = options.generations
     with tempfile.TemporaryDirectory() as directory:
         for name in options.runs:
@@ -173,9 +173,12 @@ def in_all_ways(config: Path, overrides: Sequence[str], options: argparse.Namesp
             timed = rows[len(rows) // 4 :]
             rates[name] = rate(timed)
             seconds[name] = median(row["seconds_this_generation"] for row in timed)
+            parts[name] = {
+                part: median(row[f"time_{part}_mean"] for row in timed) for part in ("environment", "update")
+            }
             digests[name] = json.loads((output / "result.json").read_text())["theta_sha256"][:DIGITS]
     return {
-        **{"device": line, "per_second": rates, "generation_seconds": seconds},
+        **{"device": line, "per_second": rates, "generation_seconds": seconds, "parts": parts},
         **{"same_bits": len(set(digests.values())) == 1, "sha256": digests},
     }
 

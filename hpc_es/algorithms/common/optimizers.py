@@ -23,6 +23,7 @@ GRADIENT = "gradient"  # name of a chunk's gradient among its arrays
 NORM_PART = 1 << 23  # elements per partial sum of a norm; results depend on it
 # Elements of a large vector that are updated together, to stay in the cache; results do not depend on it.
 STEP_PART = 1 << 18
+SQUARES = 1 << 15  # squares that fit a core's cache
 
 OPTIONS_OF_KINDS = {  # options that only this kind uses
     "adam": ("beta1", "beta2", "epsilon"),
@@ -215,8 +216,20 @@ def norm(vector: Array) -> float:
 
 def squares_of_parts(vector: Array) -> list[float]:
     """Return the sums of squares of parts of NORM_PART elements of a vector, [size], in float64."""
-    starts = range(0, len(vector), NORM_PART)
-    return [np.square(vector[start : start + NORM_PART], dtype=np.float64).sum() for start in starts]
+    squares = np.empty(min(len(vector), SQUARES), np.float64)
+    return [_sum_of_squares(vector[i : i + NORM_PART], squares) for i in range(0, len(vector), NORM_PART)]
+
+
+def _sum_of_squares(vector: Array, squares: Array) -> float:
+    """Return np.square(vector, dtype=np.float64).sum(), with an array of SQUARES elements for intermediate results.
+
+    The vector is divided as NumPy's pairwise summation divides it, so that the bits are the same.
+    """
+    if len(vector) <= SQUARES:
+        return float(np.square(vector, out=squares[: len(vector)], dtype=np.float64).sum())
+    half = len(vector) // 2
+    half -= half % 8
+    return _sum_of_squares(vector[:half], squares) + _sum_of_squares(vector[half:], squares)
 
 
 def norm_of_parts(squares: Sequence[float]) -> float:
