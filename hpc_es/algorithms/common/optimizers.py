@@ -223,7 +223,7 @@ def squares_of_parts(vector: Array) -> list[float]:
 def _sum_of_squares(vector: Array, squares: Array) -> float:
     """Return np.square(vector, dtype=np.float64).sum(), with an array of SQUARES elements for intermediate results.
 
-    The vector is divided as NumPy's pairwise summation divides it, so that the bits are the same.
+    The vector is divided as NumPy's pairwise summation divides it, and the sum is bit-identical.
     """
     if len(vector) <= SQUARES:
         return float(np.square(vector, out=squares[: len(vector)], dtype=np.float64).sum())

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hpc_es.algorithms.common.optimizers import GRADIENT as SUMMED
-from hpc_es.algorithms.common.optimizers import STEP_PART, Kind, Options, descend, initial_slots, step
+from hpc_es.algorithms.common.optimizers import STEP_PART, Kind, Options, descend, initial_slots, squares_of_parts, step
 from hpc_es.core.data import Arrays, Float32
 from hpc_es.core.errors import RunError
 from hpc_es.programs.policy_gradient import options as policy_gradient
@@ -222,3 +222,11 @@ def test_chunk_gradients_are_summed_in_chunk_order() -> None:
 def test_gradient_that_is_not_finite_ends_the_run() -> None:
     with pytest.raises(RunError, match="lower learning rate"):
         update(5, vector(np.nan, 1))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("size", [0, 1, 7, 129, 32_769, 65_543, 1_000_003])
+def test_sums_of_squares_have_the_bits_of_the_sum_of_one_array(size: int, dtype: type[np.floating]) -> None:
+    vector = (np.random.default_rng(size).standard_normal(size) * 1e3).astype(dtype)
+    expected = [np.square(vector, dtype=np.float64).sum()] if size else []
+    assert squares_of_parts(vector) == expected
