@@ -77,25 +77,35 @@ report: {plot_interval_seconds: 0}
 
 
 def test_evaluations_that_time_out_cost_their_time_limit() -> None:
-    """One rank: per generation 18 times 2 ms, and two time-outs of 0.15 s, both repeated: 0.636 s."""
+    """One rank: per generation 18 times 2 ms, and two time-outs of 0.15 s, both repeated: at least 0.636 s.
+
+    It takes longer on a busy machine, and the prediction is then as much longer.
+    """
     result = measure(validate(yaml.safe_load(HANGING)), 0.0)
     assert result.failed == 0.1
+    measured = 20 / result.steps_per_second
+    assert measured >= 0.636
     (one,) = predictions(result, Stop(), (1,), FREE)
-    assert 0.636 / 1.25 < one.seconds < 0.636 * 1.5
+    assert one.seconds - one.update == pytest.approx(measured, rel=0.1)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_run_with_timeouts_takes_the_predicted_time(ranks: int, tmp_path: Path) -> None:
-    """Within a factor of 1.5; without the time-outs the factor would be 15."""
-    (predicted,) = predictions(measure(validate(yaml.safe_load(HANGING)), 2.0), Stop(), (ranks,), Cluster())
-    config, run = runs.tiny(tmp_path, HANGING), tmp_path / "run"
+    """Within a factor of 1.5 of one of two predictions, before and after the run; without time-outs it would be 15."""
+
+    def predicted() -> float:
+        (result,) = predictions(measure(validate(yaml.safe_load(HANGING)), 0.0), Stop(), (ranks,), Cluster())
+        return result.seconds
+
+    config, run, before = runs.tiny(tmp_path, HANGING), tmp_path / "run", predicted()
     with runs.start(ranks, ["-m", "hpc_es.main", str(config), "--output", str(run)]) as job:
         assert job.wait().status == 0
     lines = (run / "metrics.jsonl").read_text().splitlines()
     real = np.mean([json.loads(line)["seconds_this_generation"] for line in lines])
     assert len(lines) == 4
-    assert real / 1.5 < predicted.seconds < real * 1.5
+    shorter, longer = sorted([before, predicted()])
+    assert shorter / 1.5 < real < longer * 1.5
 
 
 def test_fitted_costs_are_not_negative() -> None:
