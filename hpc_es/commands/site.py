@@ -117,7 +117,7 @@ def run_submit(arguments: argparse.Namespace) -> int:
     submits itself again at its time limit, because users of PBS cannot requeue a running job. Scripts for PBS have not
     run on a PBS cluster: they were checked by shellcheck, and run with a qsub that only records its arguments.
     """
-    from hpc_es.cluster.pbs import pbs_script, qsub_lines
+    from hpc_es.cluster.sbatch import pbs_script, qsub_lines
     from hpc_es.cluster.site import load_site
 
     if (arguments.scheduler or load_site(arguments.site).scheduler) == "slurm":
