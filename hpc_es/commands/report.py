@@ -79,7 +79,7 @@ def report_page(
 
 def _tuning(path: Path, suffix: str) -> Iterator[Section]:
     """Yield the sections of a tuning, with the learning curves of its best trials."""
-    from hpc_es.report.curve_sections import curve_sections, groups_of
+    from hpc_es.report.group_sections import curve_sections, groups_of
     from hpc_es.report.page import Section
     from hpc_es.report.run_summary import read_run
     from hpc_es.tuning.report import read_report

@@ -12,9 +12,8 @@ from pathlib import Path
 import yaml
 
 from hpc_es.config.yaml_text import Dumper
-from hpc_es.report.comparison import comparison_sections
-from hpc_es.report.curve_sections import ReportedGroup, curve_sections, groups_of
 from hpc_es.report.curves import VALUES, flat, shared_config, vector_text
+from hpc_es.report.group_sections import ReportedGroup, comparison_sections, curve_sections, groups_of
 from hpc_es.report.page import (
     MISSING,
     Cell,

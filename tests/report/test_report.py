@@ -22,7 +22,7 @@ import pytest
 from hpc_es import cli
 from hpc_es.commands.report import LARGEST, report_page
 from hpc_es.core.errors import Failure, UserError
-from hpc_es.report.comparison import bootstrap_interval, interquartile_mean, probability_of_improvement
+from hpc_es.report.group_sections import bootstrap_interval, interquartile_mean, probability_of_improvement
 from hpc_es.report.page import Section, duration_text, element, number_text, page, table
 from hpc_es.report.run_summary import read_run
 from hpc_es.report.server import WatchServer
