@@ -21,7 +21,7 @@ from hpc_es.policies.network import NetworkPolicy
 from hpc_es.policies.networks.layers import Memory, normalised_columns
 from hpc_es.policies.networks.network import Network
 from hpc_es.policies.networks.tensorflow_actors import compiled_for, tensorflow
-from hpc_es.policies.networks.tensorflow_sequences import DifferentiableNetwork
+from hpc_es.policies.networks.tensorflow_networks import DifferentiableNetwork
 
 
 def differentiable(policy: Policy) -> DifferentiablePolicy | None:

@@ -9,7 +9,7 @@ import pytest
 
 from hpc_es.algorithms.actor_critic.differentiable import GraphPolicy
 from hpc_es.algorithms.actor_critic.loss import Loss, Weights
-from hpc_es.policies.networks.tensorflow_sequences import DifferentiableNetwork
+from hpc_es.policies.networks.tensorflow_networks import DifferentiableNetwork
 from tests.helpers.one_layer import ACTIONS, INPUTS, UNITS, OneLayer, episodes, in_graph
 
 pytestmark = pytest.mark.tensorflow

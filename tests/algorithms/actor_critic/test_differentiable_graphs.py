@@ -26,7 +26,7 @@ from hpc_es.policies.mlp import MLP
 from hpc_es.policies.mlp import Options as MLPOptions
 from hpc_es.policies.networks import layers
 from hpc_es.policies.networks.tensorflow_actors import lstm_sequence, tensorflow
-from hpc_es.policies.networks.tensorflow_sequences import DifferentiableNetwork
+from hpc_es.policies.networks.tensorflow_networks import DifferentiableNetwork
 from tests.helpers.populations import centre
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.long]

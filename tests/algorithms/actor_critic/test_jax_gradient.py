@@ -60,7 +60,7 @@ def gradient(network: Any, recorded: Trajectories, loss: Loss = PLAIN, theta: An
 def test_gradient_equals_that_of_lstm_and_mlp_in_tensorflow(is_recurrent: bool, unroll: int | None) -> None:
     pytest.importorskip("tensorflow", reason="TensorFlow is not installed here: make test-all-extras")
     from hpc_es.algorithms.actor_critic.differentiable import GraphPolicy
-    from hpc_es.policies.networks.tensorflow_sequences import DifferentiableNetwork
+    from hpc_es.policies.networks.tensorflow_networks import DifferentiableNetwork
 
     network, widths = JaxLayer(is_recurrent), (INPUTS, UNITS, ACTIONS)
     loss = Loss(0.9, 0.7, 0.3, 1.0, unroll)
