@@ -20,7 +20,7 @@ from hpc_es.config.resolved import dump_json
 COMPILED = {"jax", "jaxlib", "gymnax", "brax", "mujoco_playground", "jumanji", "craftax"}
 # imported once JAX is set up
 JAX_NETWORKS = {
-    *(f"algorithms/actor_critic/{name}.py" for name in ("compiled", "jax_gradient")),
+    "algorithms/actor_critic/jax_gradient.py",
     "tasks/model/jax_model.py",
     *(f"policies/networks/jax_{name}.py" for name in ("convolutional", "convolutions", "low_rank", "networks")),
     "noise/portable_jax.py",

@@ -67,7 +67,7 @@ from hpc_es.core.population import unperturbed
 from hpc_es.tasks.jax_episodes.task import CompiledEpisodes
 
 if TYPE_CHECKING:
-    from hpc_es.algorithms.actor_critic.compiled import CompiledUpdates
+    from hpc_es.algorithms.actor_critic.jax_gradient import CompiledUpdates
 
 
 @options
@@ -359,7 +359,7 @@ class ActorCritic(Strategy[None]):
 
     @cached_property
     def _updates(self) -> CompiledUpdates:
-        from hpc_es.algorithms.actor_critic.compiled import CompiledUpdates
+        from hpc_es.algorithms.actor_critic.jax_gradient import CompiledUpdates
 
         network: Any = self._network  # a `JaxPolicy`, see `incompatibilities`
         episodes, steps = self.problem.compiled, self.options.update_every
