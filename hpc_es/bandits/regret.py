@@ -20,8 +20,7 @@ from matplotlib.figure import Figure
 
 from hpc_es.algorithms.actor_critic.episodes import SamplingActor
 from hpc_es.bandits import task as bandits
-from hpc_es.bandits.optimal import optimal_regret
-from hpc_es.bandits.reference_agents import play, references
+from hpc_es.bandits.reference_agents import optimal_regret, play, references
 from hpc_es.bandits.setting import BanditEpisodes, BanditSetting, Lockstep
 from hpc_es.config.resolved import resolved
 from hpc_es.core.data import Float64, JsonObject, Keywords

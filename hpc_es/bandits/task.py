@@ -16,7 +16,7 @@ import gymnasium
 import numpy as np
 import numpy.typing as npt
 
-from hpc_es.bandits.optimal import optimal_regret, optimal_reward
+from hpc_es.bandits.reference_agents import optimal_regret, optimal_reward
 from hpc_es.bandits.setting import INFO_KEYS, BanditSetting, Lockstep, RewardInput, TimeInput, setting
 from hpc_es.config.options import Count, Natural, Positive, option, options, unused
 from hpc_es.config.schema import NO_NUMBERS, Reduction

@@ -8,8 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpc_es.bandits.optimal import optimal_regret, optimal_reward
-from hpc_es.bandits.reference_agents import AgentHistory, play, posterior_greedy, references
+from hpc_es.bandits.reference_agents import (
+    AgentHistory,
+    optimal_regret,
+    optimal_reward,
+    play,
+    posterior_greedy,
+    references,
+)
 from hpc_es.bandits.setting import setting
 from hpc_es.core.data import Array
 

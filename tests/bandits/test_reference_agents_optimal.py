@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpc_es.bandits.optimal import (
+from hpc_es.bandits.reference_agents import (
     choices_of_two_arms,
     index_of_counts,
     optimal_regret,
