@@ -21,12 +21,13 @@ import numpy as np
 
 from hpc_es.algorithms.common import optimizers
 from hpc_es.algorithms.common.delay import DelayOptions
-from hpc_es.algorithms.common.optimizers import NORM_PART, norm, norm_of_parts, squares_of_parts
+from hpc_es.algorithms.common.optimizers import NORM_PART, norm
 from hpc_es.algorithms.common.ranking import BY_SIGNS, Shaping, shaped
 from hpc_es.algorithms.common.strategy import PairedStrategy, Pairs, Weights, round_of_jobs
 from hpc_es.config.options import Count, Natural, NonNegative, Positive, option, options
-from hpc_es.core.data import SIGN_RETURN, Chunk, Float64, Results, Rows, State
+from hpc_es.core.data import SIGN_RETURN, Array, Chunk, Float64, Results, Rows, State
 from hpc_es.core.interfaces import Needs, VectorProblem
+from hpc_es.core.machine import blas_threads
 from hpc_es.core.population import Population
 
 NEEDS = Needs(searches="vectors", noise=True, max_rank=np.inf)
@@ -99,40 +100,33 @@ class EvolutionStrategy(PairedStrategy):
     def tell(self, state: State, results: Results[Weights]) -> tuple[State, Mapping[str, float]]:
         """Take an optimizer step along the gradient, with weight decay.
 
-        An update that overwrites the state is computed in parts, without the whole gradient, except for ClipUp, which
-        needs the norm of the whole velocity.
+        A large theta is updated in parts, without the whole gradient, except for ClipUp, which needs the norm of the
+        whole velocity.
         """
-        theta, evaluations = state.theta, results.prepared.count
+        theta, slots = state.theta, optimizers.slots_of(state.master)
+        evaluations, optimizer = results.prepared.count, self.options.optimizer
         if not evaluations:
             metrics = {"gradient_norm": 0.0, "update_ratio": 0.0, "theta_norm": norm(theta), "skipped_update": 1.0}
-            return State(state.generation + 1, {"theta": theta}, optimizers.slots_of(state.master)), metrics
-        scalar, old_slots = theta.dtype.type, optimizers.slots_of(state.master)  # `scalar`: numbers of theta's dtype
-        in_parts = results.overwrite and self.options.optimizer.kind != "clipup"
-        gradients, steps, before, after = ([] for _ in range(4))  # squares of the norms, by part
-        new_theta = theta
-        for part, sums in self.sums_by_part(results, NORM_PART if in_parts else len(theta)):
-            gradient, old = sums[0], theta[part]
-            gradient /= scalar(evaluations * self.options.sigma if self.options.divide_by_sigma else evaluations)
-            gradients += squares_of_parts(gradient)
-            for piece in optimizers.parts_of(len(gradient)):
-                np.subtract(scalar(self.options.weight_decay) * old[piece], gradient[piece], out=gradient[piece])
-            views = {name: slot[part] if slot.ndim else slot for name, slot in old_slots.items()}
-            slots, step = optimizers.step(self.options.optimizer, views, gradient, results.overwrite)
-            steps += squares_of_parts(step)
-            before += squares_of_parts(old)
-            new_theta = np.add(old, step, out=old if results.overwrite else step)
-            after += squares_of_parts(new_theta)
-        if results.overwrite:
-            new_theta = theta
-        if in_parts:
-            slots = {name: slot if slot.ndim else slots[name] for name, slot in old_slots.items()}
+            return State(state.generation + 1, {"theta": theta}, slots), metrics
+        if not results.overwrite:
+            theta, slots = theta.copy(), {name: slot.copy() for name, slot in slots.items()}
+        threads = blas_threads() if results.overwrite else 1
+        divisor = theta.dtype.type(evaluations * self.options.sigma if self.options.divide_by_sigma else evaluations)
+
+        def gradients() -> Iterator[tuple[slice, Array]]:
+            width = len(theta) if optimizer.kind == "clipup" else NORM_PART
+            for part, sums in self.sums_by_part(results, width, threads):
+                yield part, np.divide(sums[0], divisor, out=sums[0])
+
+        slots, squares = optimizers.climb(optimizer, theta, slots, gradients(), self.options.weight_decay, threads)
+        gradient, step, before, after = np.sqrt(squares).tolist()
         metrics = {
-            "gradient_norm": norm_of_parts(gradients),
-            "update_ratio": norm_of_parts(steps) / max(norm_of_parts(before), 1e-12),
-            "theta_norm": norm_of_parts(after),
+            "gradient_norm": gradient,
+            "update_ratio": step / max(before, 1e-12),
+            "theta_norm": after,
             "skipped_update": 0.0,
         }
-        return State(state.generation + 1, {"theta": new_theta}, slots), metrics
+        return State(state.generation + 1, {"theta": theta}, slots), metrics
 
 
 def incompatibilities(options: Options, problem: VectorProblem) -> Iterator[tuple[str, str]]:

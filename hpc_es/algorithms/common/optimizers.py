@@ -1,21 +1,27 @@
 """Optimizers on flat vectors, float32 or float64: pure functions from (slots, gradient) to (new slots, step).
 
-Strategies call `step` with an estimated gradient; algorithms that differentiate a loss call `descend`, which sums the
-gradients of the chunks and clips them first.
+Strategies call `step` or `climb` with an estimated gradient; algorithms that differentiate a loss call `descend`, which
+sums the gradients of the chunks and clips them first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal, Protocol
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from hpc_es.config.options import Count, Fraction, Positive, option, options, unused_of_kinds
-from hpc_es.core.data import Array, Arrays, Float32, dataclass
+from hpc_es.core.data import Array, Arrays, Float32, Float64, dataclass
 from hpc_es.core.errors import RunError
 
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+A = TypeVar("A")
+B = TypeVar("B")
 Kind = Literal["adam", "rmsprop", "sgd", "clipup", "none"]
 
 SLOTS = ("optimizer_steps", "adam_m", "adam_v", "rmsprop_square", "sgd_velocity", "clipup_velocity")  # of all kinds
@@ -23,7 +29,7 @@ GRADIENT = "gradient"  # name of a chunk's gradient among its arrays
 NORM_PART = 1 << 23  # elements per partial sum of a norm; results depend on it
 # Elements of a large vector that are updated together, to stay in the cache; results do not depend on it.
 STEP_PART = 1 << 18
-SQUARES = 1 << 15  # squares that fit a core's cache
+SQUARES = 1 << 15  # elements whose squares are summed together, which fit the cache too
 
 OPTIONS_OF_KINDS = {  # options that only this kind uses
     "adam": ("beta1", "beta2", "epsilon"),
@@ -97,21 +103,96 @@ def parts_of(size: int) -> Iterator[slice]:
         yield slice(start, min(start + STEP_PART, size))
 
 
-def step(options: Options, slots: Arrays, gradient: Array, overwrite: bool = False) -> tuple[Arrays, Array]:
-    """Return the new slots and the step to add to theta, dtype[size], which descends along dtype[size] `gradient`.
-
-    With `overwrite` they take the place of the old slots and of the gradient, except for ClipUp.
-    """
-    if options.kind == "clipup" or (len(gradient) <= STEP_PART and not overwrite):  # ClipUp needs a whole norm
+def step(options: Options, slots: Arrays, gradient: Array) -> tuple[Arrays, Array]:
+    """Return the new slots and the step to add to theta, dtype[size], which descends along dtype[size] `gradient`."""
+    if options.kind == "clipup" or len(gradient) <= STEP_PART:  # ClipUp needs a whole norm
         return _step(options, slots, gradient)
-    new_slots = {name: slot if overwrite and slot.ndim else np.empty_like(slot) for name, slot in slots.items()}
-    whole_step = gradient if overwrite else np.empty_like(gradient)
+    new_slots = {name: np.empty_like(slot) for name, slot in slots.items()}
+    whole_step = np.empty_like(gradient)
     for part in parts_of(len(gradient)):
-        slot_parts = {name: slot[part] if slot.ndim else slot for name, slot in slots.items()}
-        new_parts, whole_step[part] = _step(options, slot_parts, gradient[part])
+        new_parts, whole_step[part] = _step(options, _views(slots, part), gradient[part])
         for name, slot in new_parts.items():
             new_slots[name][part if slot.ndim else ...] = slot
     return new_slots, whole_step
+
+
+def _views(slots: Arrays, part: slice) -> Arrays:
+    return {name: slot[part] if slot.ndim else slot for name, slot in slots.items()}
+
+
+def climb(
+    options: Options, theta: Array, slots: Arrays, parts: Iterable[tuple[slice, Array]], decay: float, threads: int = 1
+) -> tuple[Arrays, Float64]:
+    """Take a step that ascends along a gradient minus `decay` * theta; overwrite theta and the slots, part by part.
+
+    Args:
+        theta: dtype[size].
+        parts: slices of NORM_PART elements of the gradient, in order, and their elements, dtype[NORM_PART], which are
+            overwritten; `threads` of them at once. ClipUp needs one slice with all elements.
+        threads: number of parts that are computed at the same time; results do not depend on it.
+
+    Returns:
+        The slots, and the sums of squares of the gradient, the step, and theta before and after, float64[4].
+    """
+
+    is_whole = options.kind == "clipup"
+
+    def ascend(item: tuple[slice, Array]) -> Float64:
+        part, gradient = item
+        views = theta[part], _views(slots, part), gradient
+        return _climb_whole(options, *views, decay) if is_whole else _climb(options, *views, decay)
+
+    squares = sum(in_threads(ascend, parts, threads), np.zeros(4))
+    return {**slots, "optimizer_steps": np.asarray(slots["optimizer_steps"] + 1, np.int64)}, squares
+
+
+def _climb(options: Options, theta: Array, slots: Arrays, gradient: Array, decay: float) -> Float64:
+    """Do the same for one part, in pieces that stay in the cache, divided like sums of squares."""
+    if len(theta) > SQUARES:
+        half = half_of(len(theta))
+        first, second = (
+            _climb(options, theta[piece], _views(slots, piece), gradient[piece], decay)
+            for piece in (slice(half), slice(half, None))
+        )
+        return first + second
+    of_gradient, of_theta = _sum_of_squares(gradient), _sum_of_squares(theta)
+    np.subtract(theta.dtype.type(decay) * theta, gradient, out=gradient)
+    new_slots, change = _step(options, slots, gradient)
+    for name, slot in slots.items():
+        if slot.ndim:
+            slot[:] = new_slots[name]
+    theta += change
+    return np.array([of_gradient, _sum_of_squares(change), of_theta, _sum_of_squares(theta)])
+
+
+def _climb_whole(options: Options, theta: Array, slots: Arrays, gradient: Array, decay: float) -> Float64:
+    of_gradient, of_theta = squares_of_parts(gradient), squares_of_parts(theta)
+    for piece in parts_of(len(theta)):
+        np.subtract(theta.dtype.type(decay) * theta[piece], gradient[piece], out=gradient[piece])
+    new_slots, change = _step(options, slots, gradient)
+    for name, slot in slots.items():
+        if slot.ndim:
+            slot[:] = new_slots[name]
+    theta += change
+    squares = of_gradient, squares_of_parts(change), of_theta, squares_of_parts(theta)
+    return np.array([sum(parts) for parts in squares])
+
+
+def in_threads(function: Callable[[A], B], items: Iterable[A], threads: int) -> Iterator[B]:
+    """Yield function(item) for all items in order; at most `threads` calls and items exist at a time."""
+    if threads == 1:
+        yield from map(function, items)
+        return
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(threads) as pool:
+        pending: deque[Future[B]] = deque()
+        for item in items:
+            pending.append(pool.submit(function, item))
+            if len(pending) == threads:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
 
 
 def _step(options: Options, slots: Arrays, gradient: Array) -> tuple[Arrays, Array]:
@@ -214,24 +295,28 @@ def norm(vector: Array) -> float:
     return norm_of_parts(squares_of_parts(vector))
 
 
-def squares_of_parts(vector: Array) -> list[float]:
+def squares_of_parts(vector: Array) -> list[np.float64]:
     """Return the sums of squares of parts of NORM_PART elements of a vector, [size], in float64."""
-    squares = np.empty(min(len(vector), SQUARES), np.float64)
-    return [_sum_of_squares(vector[i : i + NORM_PART], squares) for i in range(0, len(vector), NORM_PART)]
+    return [_sum_of_squares(vector[i : i + NORM_PART]) for i in range(0, len(vector), NORM_PART)]
 
 
-def _sum_of_squares(vector: Array, squares: Array) -> float:
-    """Return np.square(vector, dtype=np.float64).sum(), with an array of SQUARES elements for intermediate results.
+def _sum_of_squares(vector: Array) -> np.float64:
+    """Return np.square(vector, dtype=np.float64).sum(), without an array of this size.
 
     The vector is divided as NumPy's pairwise summation divides it, and the sum is bit-identical.
     """
     if len(vector) <= SQUARES:
-        return float(np.square(vector, out=squares[: len(vector)], dtype=np.float64).sum())
-    half = len(vector) // 2
-    half -= half % 8
-    return _sum_of_squares(vector[:half], squares) + _sum_of_squares(vector[half:], squares)
+        squares: np.float64 = np.square(vector, dtype=np.float64).sum()
+        return squares
+    half = half_of(len(vector))
+    return _sum_of_squares(vector[:half]) + _sum_of_squares(vector[half:])
 
 
-def norm_of_parts(squares: Sequence[float]) -> float:
+def half_of(size: int) -> int:
+    """Return the size of the first half in NumPy's pairwise summation of `size` numbers."""
+    return size // 2 - size // 2 % 8
+
+
+def norm_of_parts(squares: Sequence[np.float64]) -> float:
     """Return the Euclidean norm of a vector from `squares_of_parts` of it, or of its parts in order."""
     return float(np.sqrt(sum(squares)))

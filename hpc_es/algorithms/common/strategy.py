@@ -335,13 +335,15 @@ class PairedStrategy(Strategy[Weights], ABC):
         ((_, sums),) = self.sums_by_part(results, self.problem.size)
         return sums
 
-    def sums_by_part(self, results: Results[Weights], width: int) -> Iterator[tuple[slice, Array]]:
+    def sums_by_part(self, results: Results[Weights], width: int, arrays: int = 1) -> Iterator[tuple[slice, Array]]:
         """Yield slices of `width` elements and their weighted sums, dtype[powers, width]; the last one may be shorter.
 
-        There must be an update. The array of the sums may be modified, and is that of the next slice too.
+        There must be an update. The array of the sums may be modified, and is used again after `arrays` slices.
         """
-        start, count = 0, 0
-        sums = np.empty((len(self.powers), min(width, self.problem.size)), self.problem.dtype)
+        start, number, count = 0, 0, 0
+        shape = len(self.powers), min(width, self.problem.size)
+        buffers = [np.empty(shape, self.problem.dtype) for _ in range(min(arrays, -(-self.problem.size // width)))]
+        sums = buffers[0]
         for block in results.blocks:
             added, done = block["sums"], 0
             while done < added.shape[1]:
@@ -350,8 +352,8 @@ class PairedStrategy(Strategy[Weights], ABC):
                 done, count = done + more, count + more
                 if count == sums.shape[1]:
                     yield slice(start, start + count), sums
-                    start, count = start + count, 0
-                    sums = sums[:, : self.problem.size - start]
+                    start, number, count = start + count, number + 1, 0
+                    sums = buffers[number % len(buffers)][:, : self.problem.size - start]
             if results.overwrite and isinstance(block, dict):
                 block.clear()  # frees memory
 

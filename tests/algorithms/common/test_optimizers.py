@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 
+from hpc_es.algorithms.common import optimizers
 from hpc_es.algorithms.common.optimizers import GRADIENT as SUMMED
-from hpc_es.algorithms.common.optimizers import STEP_PART, Kind, Options, descend, initial_slots, squares_of_parts, step
+from hpc_es.algorithms.common.optimizers import (
+    SQUARES,
+    Kind,
+    Options,
+    climb,
+    descend,
+    in_threads,
+    initial_slots,
+    norm,
+    squares_of_parts,
+    step,
+)
 from hpc_es.core.data import Arrays, Float32
 from hpc_es.core.errors import RunError
 from hpc_es.programs.policy_gradient import options as policy_gradient
@@ -147,23 +162,54 @@ def test_step_changes_none_of_its_arguments(kind: Kind) -> None:
     assert all(np.array_equal(slots[name], copies[name]) for name in copies)
 
 
-@pytest.mark.parametrize("kind", ["adam", "rmsprop", "sgd", "none"])
-def test_step_in_place_equals_the_one_that_copies(kind: Kind) -> None:
-    options, size = Options(kind=kind), 2 * STEP_PART + 3
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("kind", KINDS)
+def test_climbing_in_parts_equals_a_step_of_whole_arrays(
+    kind: Kind, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parts are divided into pieces, and the last part is shorter; bits and metrics do not depend on the threads."""
+    monkeypatch.setattr(optimizers, "NORM_PART", width := 3 * SQUARES + 100)
+    options, size, decay = Options(kind=kind), 5 * width + 3, 0.01
     rng = np.random.default_rng(0)
-    slots, plain = initial_slots(options, size), initial_slots(options, size)
+    theta = rng.standard_normal(size).astype(np.float32)
+    slots, plain, climbing = initial_slots(options, size), initial_slots(options, size), theta.copy()
     for _ in range(2):
         gradient = rng.standard_normal(size).astype(np.float32)
-        plain, expected = step(options, plain, gradient)
-        own = gradient.copy()
-        before = dict(slots)
-        slots, change = step(options, slots, own, overwrite=True)
-        assert change is own
-        assert change.tobytes() == expected.tobytes()
-        assert {name: slot.tobytes() for name, slot in slots.items()} == {
-            n: slot.tobytes() for n, slot in plain.items()
-        }
-        assert all(slot is before[name] for name, slot in slots.items() if slot.ndim)
+        plain, change = step(options, plain, np.float32(decay) * theta - gradient)
+        expected = [norm(gradient), norm(change), norm(theta), norm(theta + change)]
+        theta = theta + change
+        part = size if kind == "clipup" else width
+        parts = [(slice(i, i + part), gradient[i : i + part].copy()) for i in range(0, size, part)]
+        slots, squares = climb(options, climbing, slots, parts, decay, threads)
+        assert climbing.tobytes() == theta.tobytes()
+        assert [(n, slot.dtype, slot.tobytes()) for n, slot in slots.items()] == [
+            (n, slot.dtype, slot.tobytes()) for n, slot in plain.items()
+        ]
+        assert np.sqrt(squares).tolist() == expected
+
+
+def test_results_of_threads_are_in_order_and_few_items_exist_at_once() -> None:
+    alive, most = set[int](), 0
+
+    def items() -> Iterator[int]:
+        nonlocal most
+        for number in range(20):
+            alive.add(number)
+            most = max(most, len(alive))
+            yield number
+
+    def slow(number: int) -> int:
+        time.sleep(0.01 * (number % 3 == 0))
+        alive.discard(number)
+        return number
+
+    assert list(in_threads(slow, items(), 4)) == list(range(20))
+    assert most <= 4
+
+
+def test_error_in_a_thread_is_raised() -> None:
+    with pytest.raises(ZeroDivisionError):
+        list(in_threads(lambda number: 1 // number, [2, 1, 0, 1], 2))
 
 
 @pytest.mark.parametrize("kind", KINDS)
