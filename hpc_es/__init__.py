@@ -11,13 +11,13 @@ if hpc_es.is_main(): print(found.x)                 once, and not by every rank
 from __future__ import annotations
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
 
 from hpc_es.core.machine import __version__
 
 if TYPE_CHECKING:
     from hpc_es.api.minimize import minimize
-    from hpc_es.api.ranks import is_main, rank
     from hpc_es.api.strategy import Strategy
     from hpc_es.api.train import train
     from hpc_es.report.saved_policy import load_model, load_policy
@@ -38,13 +38,38 @@ __all__ = [
 _MODULES = {
     "IntervalTrigger": "hpc_es.training.triggers",
     "Strategy": "hpc_es.api.strategy",
-    "is_main": "hpc_es.api.ranks",
     "load_model": "hpc_es.report.saved_policy",
     "load_policy": "hpc_es.report.saved_policy",
     "minimize": "hpc_es.api.minimize",
-    "rank": "hpc_es.api.ranks",
     "train": "hpc_es.api.train",
 }
+
+
+def rank() -> int:
+    """Return the rank of this process in its job, 0 without an MPI launcher.
+
+    For scripts that call `minimize` or `train` on all ranks. Under a launcher the first call connects the ranks, like
+    those functions: every rank must call one of them. Without a launcher MPI is not started. Do not let results depend
+    on the rank.
+
+    Raises `hpc_es.core.errors.LaunchError` if a launcher started several tasks that are not connected to each other.
+    """
+    from hpc_es.mpi.connect import connect, joined
+    from hpc_es.mpi.guard import install_hooks
+    from hpc_es.mpi.launch import tasks_started
+
+    world = joined()
+    if world is None:
+        if tasks_started(os.environ)[0] == 1:
+            return 0
+        world = connect()
+        install_hooks()
+    return world.rank
+
+
+def is_main() -> bool:
+    """Return whether this process is rank 0, which should print and write files; True without an MPI launcher."""
+    return rank() == 0
 
 
 def __getattr__(name: str) -> Any:
