@@ -64,7 +64,7 @@ from hpc_es.core.interfaces import Needs, TrajectoryProblem
 from hpc_es.core.keys import Purpose
 from hpc_es.core.policy import Actor, Batch, OnStep, Policy, ReferencePolicy
 from hpc_es.core.population import unperturbed
-from hpc_es.tasks.jax_episodes.task import CompiledEpisodes
+from hpc_es.tasks.jax_episodes.call_shape import CompiledEpisodes
 
 if TYPE_CHECKING:
     from hpc_es.algorithms.actor_critic.jax_gradient import CompiledUpdates
@@ -345,7 +345,7 @@ class ActorCritic(Strategy[None]):
         )
         update = self._updates.run(self._weights(state), lanes, self._seeds(state, chunk)[:, 0], keys, poll)
         rows, failures = update.rows_of(self.problem.columns)
-        if failures and episodes.task.options.on_failed_episode == "abort":
+        if failures and episodes.aborts:
             raise RunError(f"an episode failed and task.on_failed_episode is abort: {failures[0].text}")
         arrays: dict[str, Array] = {optimizers.GRADIENT: update.gradient, SUMS: update.sums}
         if self._stores_lanes:

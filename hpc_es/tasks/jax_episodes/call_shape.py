@@ -1,8 +1,13 @@
-"""The shapes of a compiled call, and why its episodes fail. This module does not import JAX."""
+"""The shapes of a compiled call, why its episodes fail, and compiled episodes as algorithms see them.
+
+This module does not import JAX.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 NAN_OBSERVATION, NOT_FINITE = 1, 2  # why a play failed
 
@@ -24,3 +29,12 @@ class CallShape:
     def plays(self) -> int:
         """Number of episodes of a call."""
         return self.jobs * self.episodes
+
+
+@dataclass(frozen=True)
+class CompiledEpisodes:
+    """Compiled episodes as `TrajectoryProblem.compiled`, for algorithms that differentiate segments of them."""
+
+    segments: Callable[[], Any]  # returns `CompiledSegments`, the functions that play them; set up JAX before
+    acting: Any  # in place of the policy, in evaluations: a `CompiledPolicy`
+    aborts: bool  # whether a failed episode ends the run

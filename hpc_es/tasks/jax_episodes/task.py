@@ -36,7 +36,7 @@ from hpc_es.core.quiet import quiet_stderr
 from hpc_es.devices import jax_setup
 from hpc_es.devices.jax_setup import configured_jax, require_device
 from hpc_es.devices.placement import Kind
-from hpc_es.tasks.jax_episodes.call_shape import CallShape
+from hpc_es.tasks.jax_episodes.call_shape import CallShape, CompiledEpisodes
 from hpc_es.tasks.problems import (
     ObservationNormalization,
     PolicyProblem,
@@ -86,20 +86,6 @@ class CompiledPolicy:
     def bind_sampling(self, theta: Float32, generators: Sequence[np.random.Generator]) -> BoundPolicy:
         """Return the arguments of a call whose jobs all have theta, float32[params], and sample actions."""
         return BoundPolicy(self.policy, unperturbed(self.layout, theta, len(generators)), None, generators)
-
-
-@dataclass(frozen=True)
-class CompiledEpisodes:
-    """The functions with which an algorithm plays and differentiates segments of episodes in one compiled call."""
-
-    task: JaxEpisodes
-    acting: CompiledPolicy  # in place of the policy, in evaluations
-
-    def segments(self) -> CompiledSegments:
-        """Return the functions that play segments; set up JAX before."""
-        from hpc_es.tasks.jax_episodes.segments import CompiledSegments
-
-        return CompiledSegments(self.task.traced, self.task.time_limit, self.task.options.reward_offset)
 
 
 class CompiledTask(Protocol):
@@ -182,7 +168,8 @@ class CompiledTrajectories(PolicyTrajectories):
             text = "describes episodes for novelty search, which algorithms that differentiate trajectories do not use"
             raise ConfigError([("task.behaviour", f"{text}: leave it out")])
         any_task: Any = task  # it takes the policy's BoundPolicy, which is not an Actor
-        super().__init__(any_task, policy, task.time_limit, compiled=CompiledEpisodes(task, acting))
+        compiled = CompiledEpisodes(task.segments, acting, o.on_failed_episode == "abort")
+        super().__init__(any_task, policy, task.time_limit, compiled=compiled)
         self.chunk_size = o.jobs_per_call
         self._compiled_task, self._acting = task, acting
 
@@ -333,6 +320,12 @@ class JaxEpisodes:
         if key not in self._programs:
             self._programs[key] = CompiledCall(self.traced, policy, form, factorisation)
         return self._programs[key]
+
+    def segments(self) -> CompiledSegments:
+        """Return the functions that play segments of episodes; set up JAX before."""
+        from hpc_es.tasks.jax_episodes.segments import CompiledSegments
+
+        return CompiledSegments(self.traced, self.time_limit, self.options.reward_offset)
 
     def require_device(self) -> None:
         """Raise ConfigError if the device is not available; only tracing works without it."""
