@@ -55,7 +55,8 @@ class Rough(gymnasium.Env[Any, Any]):
 
     def step(self, action: Any) -> Step:
         self.count += 1
-        time.sleep(self.pause_seconds)
+        if self.pause_seconds:
+            time.sleep(self.pause_seconds)
         if self.pause_file and Path(self.pause_file).exists():
             time.sleep(self.pause_file_seconds)
         self.x = 3.99 * self.x * (1 - self.x)
