@@ -29,6 +29,19 @@ JsonObject: TypeAlias = Mapping[str, Any]  # an object of a JSON file, whose nes
 Keywords: TypeAlias = Mapping[str, Any]  # keyword arguments of an environment or a function
 ConfigData: TypeAlias = Mapping[str, Any]  # a config or a section of it as plain data, as in its YAML file
 
+ALIGNMENT = 64  # bytes; JAX on a CPU reads NumPy arrays whose address is a multiple of it without a copy
+
+
+def aligned_empty(shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
+    """Return an array of arbitrary values, dtype[*shape], whose address is a multiple of ALIGNMENT.
+
+    NumPy aligns arrays to 16 bytes only. Large arrays need this if they, or views of them, go to compiled calls.
+    """
+    count = math.prod(shape) * np.dtype(dtype).itemsize
+    memory = np.empty(count + ALIGNMENT, np.uint8)
+    start = -memory.__array_interface__["data"][0] % ALIGNMENT
+    return memory[start : start + count].view(dtype).reshape(shape)
+
 
 # Frozen dataclasses.
 

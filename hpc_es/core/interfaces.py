@@ -102,6 +102,7 @@ class RunContext:
     call_on_rank_0: Callable[[Callable[[], str]], str]  # calls its argument on rank 0, returns the text on every rank
     node_rank: int = 0  # index of the rank on its node
     barrier: Callable[[], None] = no_barrier  # returns when every rank has called it
+    is_state_replaced: bool = False  # whether the first state comes from a checkpoint or from rank 0
 
 
 # Job (-1: the centre), value, and the vector that was evaluated.

@@ -12,7 +12,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from hpc_es.core.data import Array, Float32, FloatDtype, dataclass
+from hpc_es.core.data import Array, Float32, FloatDtype, aligned_empty, dataclass
 
 Shape = tuple[int, ...]
 
@@ -185,7 +185,7 @@ class Perturbed(Population):
         if not len(self.directions):
             return self._centres_of_jobs(start, stop)
         if isinstance(self.directions, Directions) and (stop - start) * len(self) > MAX_STEP_ELEMENTS:
-            stack = np.empty((len(self), stop - start), self.centres.dtype)
+            stack = aligned_empty((len(self), stop - start), self.centres.dtype)
             for first, end in self.directions.steps(start, stop, MAX_STEP_ELEMENTS // len(self)):
                 stack[:, first - start : end - start] = self._perturbed(first, end)
             return stack
@@ -293,7 +293,7 @@ class LowRank(Population):
 
     def elements(self, start: int, stop: int) -> Array:
         """Return candidates with their matrices formed, dtype[jobs, stop - start]."""
-        stack = np.empty((len(self), stop - start), self.centre.dtype)
+        stack = aligned_empty((len(self), stop - start), self.centre.dtype)
         for name, (first, end) in self.layout.spans.items():
             low, high = max(first, start), min(end, stop)
             if low < high:

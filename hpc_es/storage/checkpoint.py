@@ -48,7 +48,7 @@ from urllib.parse import quote, unquote
 import h5py
 import numpy as np
 
-from hpc_es.core.data import Arrays, JsonObject, Rows, State
+from hpc_es.core.data import Array, Arrays, JsonObject, Rows, State, aligned_empty
 from hpc_es.core.errors import CheckpointError
 from hpc_es.storage import files
 from hpc_es.storage.files import json_text
@@ -400,7 +400,13 @@ def _put_arrays(file: h5py.File, group: str, arrays: Arrays) -> None:
 
 
 def _arrays(file: h5py.File, group: str, names: list[str]) -> Arrays:
-    return {name: file[group][quote(name, safe="")][...] for name in names}
+    return {name: _array(file[group][quote(name, safe="")]) for name in names}
+
+
+def _array(dataset: h5py.Dataset) -> Array:
+    array = aligned_empty(dataset.shape, dataset.dtype)
+    dataset.read_direct(array)
+    return array
 
 
 def _put_text(file: h5py.File, name: str, text: str) -> None:

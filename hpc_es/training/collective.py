@@ -13,7 +13,7 @@ import numpy as np
 from hpc_es.config import registry
 from hpc_es.config.resolved import dump_json, parse_resolved, sources
 from hpc_es.config.schema import Config
-from hpc_es.core.data import Array, Arrays, Chunk, JsonObject, State, dataclass
+from hpc_es.core.data import Array, Arrays, Chunk, JsonObject, State, aligned_empty, dataclass
 from hpc_es.core.errors import DeniedError, Failure, InUseError, UserError
 from hpc_es.mpi.world import Bytes, World
 
@@ -175,7 +175,7 @@ class SharedArrays:
             self._world.broadcast(packed)
         for name, array in arrays.items():
             if name not in small:
-                received[name] = array if is_rank_0 else np.empty(self._shapes[name], array.dtype)
+                received[name] = array if is_rank_0 else aligned_empty(self._shapes[name], array.dtype)
                 self._world.broadcast(received[name])
         return received
 

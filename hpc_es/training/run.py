@@ -163,7 +163,10 @@ def start_run(world: World, signals: Signals, config: Config, request: RunReques
         def call_on_rank_0(make: Callable[[], str]) -> str:
             return world.broadcast_text(make() if world.rank == 0 else None)
 
-        context = RunContext(directory, world.rank, world.size, call_on_rank_0, world.node_rank, world.barrier)
+        is_replaced = prepared is None or prepared.opened.snapshot is not None
+        context = RunContext(
+            directory, world.rank, world.size, call_on_rank_0, world.node_rank, world.barrier, is_replaced
+        )
         parts.problem.open(context)
         profiler: Profiler | None = None
         if config.report.profile:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from hpc_es.core.data import (
+    ALIGNMENT,
     CORRECT,
     NO_PARAMETERS,
     ROW,
@@ -14,11 +15,25 @@ from hpc_es.core.data import (
     Jobs,
     ProblemState,
     State,
+    aligned_empty,
     cut,
     numbered,
     row_dtype,
     with_columns,
 )
+
+
+def test_aligned_arrays_begin_at_a_multiple_of_64_bytes() -> None:
+    assert ALIGNMENT == 64
+    kept = []  # so that each array has an address of its own
+    for shape in ((), (0,), (3,), (4, 5), (100_000,)):
+        for dtype in (np.uint8, np.bool_, np.float32, np.float64):
+            array = aligned_empty(shape, dtype)
+            array[...] = 1
+            assert (array.shape, array.dtype, array.flags.c_contiguous) == (shape, dtype, True)
+            assert array.ctypes.data % 64 == 0 or not array.size
+            kept.append(array)
+    assert all((array == 1).all() for array in kept)
 
 
 def test_row_dtype_has_return_length_and_requested_columns() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hpc_es.core import population as population_module
 from hpc_es.core.keys import Keys
 from hpc_es.core.population import Directions, Explicit, Factorisation, Layout, LowRank, Perturbed, Population
 from hpc_es.noise.counter import BLOCK, CounterNoise
@@ -142,6 +143,15 @@ def test_low_rank_candidates_of_a_dense_layer_by_hand() -> None:
     np.testing.assert_allclose(without_forming, X @ kernels + biases, rtol=1e-6)
     assert created.stacked().tolist() == [[*k.ravel(), *b] for k, b in zip(kernels, biases, strict=True)]
     assert created.elements(1, 7).tobytes() == created.stacked()[:, 1:7].tobytes()  # from within a row
+
+
+def test_candidates_of_large_parts_are_at_addresses_that_compiled_calls_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(population_module, "MAX_STEP_ELEMENTS", 4)
+    directions = Directions(CounterNoise(Keys(1), 10), 0, [0])
+    formed = Perturbed(LAYOUT, np.ones((1, 10), np.float32), directions, np.zeros(2, np.intp), np.ones(2, np.float32))
+    factored = low_rank([2, -1, 1, 0, -2, 1, 1, 0], 1, [0.1, -0.1])
+    kept = [candidates.stacked() for candidates in [formed, factored] * 4]
+    assert not any(stack.ctypes.data % 64 for stack in kept)
 
 
 def test_low_rank_candidates_of_rank_2_by_hand() -> None:

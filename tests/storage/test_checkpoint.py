@@ -122,8 +122,10 @@ def test_best_return_of_nan_is_restored(tmp_path: Path) -> None:
     assert best is not None and np.isnan(best.return_)
 
 
-def test_restored_arrays_are_writable(file: Path) -> None:
-    load(file).state.master["theta"][0] = 2
+def test_restored_arrays_are_writable_and_aligned_for_compiled_calls(file: Path) -> None:
+    state = load(file).state
+    state.master["theta"][0] = 2
+    assert not any(array.ctypes.data % 64 for array in (*state.shared.values(), *state.master.values()) if array.size)
 
 
 def test_objects_are_refused_rather_than_pickled(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from hpc_es.core.data import Array, Arrays
-from hpc_es.training.collective import SharedArrays
+from hpc_es.training.collective import LARGE, SharedArrays
 
 
 class Rank0:
@@ -71,6 +71,17 @@ def test_unchanged_read_only_arrays_are_not_sent_again() -> None:
     assert message({"theta": np.ones(5), "root": root.T})[0] == 40 + root.nbytes, "of other shapes and orders"
     mine.reset()
     assert message({"theta": theta, "root": root})[0] == theta.nbytes + root.nbytes
+
+
+def test_large_arrays_are_received_at_addresses_that_compiled_calls_read() -> None:
+    here, theta = Rank0(), np.arange(LARGE // 4 + 1, dtype=np.float32)
+    mine, theirs = SharedArrays(here), SharedArrays(Rank1(here.sent))  # type: ignore[arg-type]
+    for _ in range(3):
+        plan = mine.plan({"theta": theta})
+        mine.broadcast({"theta": theta}, plan)
+        received = theirs.broadcast({"theta": np.zeros(0, np.float32)}, plan)["theta"]
+        assert received.tobytes() == theta.tobytes()
+        assert received.ctypes.data % 64 == 0
 
 
 def test_shapes_are_sent_if_they_change() -> None:

@@ -16,6 +16,7 @@ such as activation functions, are constants.
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import inspect
 import math
@@ -28,7 +29,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hpc_es.core.data import Array, Float32, Float64, Poll
+from hpc_es.core.data import ALIGNMENT, Array, Float32, Float64, Poll, aligned_empty
 from hpc_es.core.errors import ConfigError, RunError, failure_from_error, nearest
 from hpc_es.core.machine import return_freed_memory
 from hpc_es.core.policy import Tree
@@ -201,7 +202,7 @@ class Model:
 
     def initial(self, seed: int) -> Float32:
         """Return initial parameters, float32[layout.size]."""
-        arrays, theta, freed = dict(self.parameters.initial(seed)), np.empty(self.layout.size, np.float32), 0
+        arrays, theta, freed = dict(self.parameters.initial(seed)), aligned_empty((self.layout.size,), np.float32), 0
         for name, part in self.layout.split(theta).items():
             part[...] = arrays.pop(name)  # frees memory of a large model
             freed += part.nbytes
@@ -387,6 +388,7 @@ class ScoreCall:
         self._common = {name: jax.ShapeDtypeStruct(shapes[name], np.float32) for name in self.matrices}
         own = own_shapes(model.layout, self.matrices, rank)
         self._parts = {name: jax.ShapeDtypeStruct((*lead, *shape), np.float32) for name, shape in own.items()}
+        self._in_place = self._parts if jobs is None else self._common  # views of theta, unless a candidate is formed
         self._batch = self._one_batch = model.shapes(source)
         if has_batches:
             self._batch = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((*lead, *leaf.shape), leaf.dtype), self._batch)
@@ -412,8 +414,15 @@ class ScoreCall:
 
     @property
     def argument_bytes(self) -> int:
-        """Bytes of the parameters and batches of a call."""
-        return tree_bytes((self._common, self._parts, self._batch))
+        """Bytes of the parameters and batches of a call, beside theta."""
+        return tree_bytes((self._common, self._parts, self._batch)) - self._bytes_of_theta()
+
+    def _bytes_of_theta(self) -> int:
+        """Return the bytes of the arguments that a CPU reads in theta: the parts at aligned addresses."""
+        if jax.default_backend() != "cpu":
+            return 0
+        starts = {name: start * np.dtype(np.float32).itemsize for name, (start, _) in self.layout.spans.items()}
+        return tree_bytes([shape for name, shape in self._in_place.items() if starts[name] % ALIGNMENT == 0])
 
     def trace(self) -> None:
         """Trace the score; ConfigError if it fails, or does not return numbers."""
@@ -432,12 +441,12 @@ class ScoreCall:
             self._compiled = in_thread(lambda: self._function.lower(*arguments).compile(), poll)
 
     def total_bytes(self, poll: Poll = lambda: None) -> int:
-        """Return the bytes that the compiled call needs: arguments, results and intermediate arrays."""
+        """Return the bytes that the compiled call needs beside theta: arguments, results and intermediate arrays."""
         self.compile(poll)
         statistics = self._compiled.memory_analysis()
         names = ("argument_size_in_bytes", "output_size_in_bytes", "temp_size_in_bytes")
         in_libraries = library_bytes(self._compiled.as_text()) if jax.default_backend() == "cpu" else 0
-        return sum(int(getattr(statistics, name, 0)) for name in names) + in_libraries
+        return sum(int(getattr(statistics, name, 0)) for name in names) + in_libraries - self._bytes_of_theta()
 
     def largest_array(self) -> str:
         """Return the shape and bytes of the largest array of the compiled call, such as "f32[8,64] 2.05 kB"."""
@@ -454,19 +463,30 @@ class ScoreCall:
         `common` are those of `candidate_parts`.
         """
         self.compile(poll)
+        arguments = [dict(common or {}), dict(parts), batch]
 
         def compute() -> tuple[Float64, Float64]:
-            fitness, metrics = self._compiled(dict(common or {}), dict(parts), batch)
+            fitness, metrics = self._compiled(*arguments)
+            arguments.clear()  # the thread may keep this function for a moment
             return np.asarray(fitness, np.float64), np.asarray(metrics, np.float64)
 
         return in_thread(compute, poll)
 
 
-def on_device(part: Array, jobs: int) -> Any:
-    """Return a part of some candidates, [candidates, *shape], on the device, padded with zeros to `jobs` rows."""
-    if len(part) < jobs:
+def on_device(part: Array, jobs: int | None = None) -> Any:
+    """Return a part of some candidates, [candidates, *shape], on the device, padded with zeros to `jobs` rows.
+
+    Without `jobs` it is a part of one vector, [*shape]. On a CPU the result has the memory of an array at an aligned
+    address, so it must not be kept beyond an update, which may overwrite theta.
+    """
+    if jobs is not None and len(part) < jobs:
         part = np.concatenate([part, np.zeros((jobs - len(part), *part.shape[1:]), part.dtype)])
     return jax.device_put(part).block_until_ready()
+
+
+def release_arguments() -> None:
+    """Free arrays that finished calls have read in place, to which JAX keeps references until it is called again."""
+    gc.collect(0)  # calls a function of JAX that drops them
 
 
 def stacked_batches(batches: Sequence[Tree], jobs: int) -> Tree:

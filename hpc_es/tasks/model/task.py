@@ -175,12 +175,15 @@ class ModelProblem(VectorProblemDefaults):
         self.columns = (info_numbers(len(task.model.metrics)),) if task.model.metrics else ()
         self.evaluation_episodes = 1 if task.model.has_fixed_validation else None
         self._cached: tuple[tuple[Source, int], Tree] | None = None  # the last batch, with its source and seed
+        self._needs_initial = True  # whether the run uses the initial parameters of this rank
 
     @cached_property
     def spread(self) -> Array:
         return np.broadcast_to(np.float32(PARAMETER_SPREAD), (self.size,))
 
     def initial(self, rng: np.random.Generator) -> Float32:
+        if not self._needs_initial:
+            return np.zeros(self.layout.size, np.float32)  # memory that is never written
         return self._task.model.initial(int(rng.integers(2**31)))
 
     def use_factors(self, factorisation: Factorisation) -> None:
@@ -194,9 +197,12 @@ class ModelProblem(VectorProblemDefaults):
     # Evaluation.
 
     def evaluate(self, population: Population, jobs: Jobs, carried: ProblemState, poll: Poll) -> Outcome:
+        from hpc_es.tasks.model.jax_model import release_arguments
+
         since = time.perf_counter()
         score = self._score_together if jobs.purpose == "train" else self._score_singly
         fitness, metrics = score(population, jobs, poll)
+        release_arguments()
         rows = np.zeros(len(jobs), row_dtype(self.columns))
         rows["return_"] = np.where(np.isfinite(fitness), fitness, np.nan)
         rows["length"] = 1
@@ -228,7 +234,8 @@ class ModelProblem(VectorProblemDefaults):
             else:
                 batch = self._data("batch", self._seed(jobs, 0))
             if call.matrices:
-                common, own = candidate_parts(population, population.layout, call.matrices)
+                centre, own = candidate_parts(population, population.layout, call.matrices)
+                common = {name: on_device(part) for name, part in centre.items()}
                 parts = {name: on_device(part[rows], size) for name, part in own.items()}
             else:
                 common, parts = {}, {name: on_device(population.part(name)[rows], size) for name in self.layout.shapes}
@@ -240,11 +247,14 @@ class ModelProblem(VectorProblemDefaults):
 
     def _score_singly(self, population: Population, jobs: Jobs, poll: Poll) -> tuple[Float64, Float64]:
         """Return the results of evaluations or probes, in a call and with a batch for each job."""
+        from hpc_es.tasks.model.jax_model import on_device
+
         source = self._task.model.evaluation_source if jobs.purpose == "evaluate" else "batch"
         call, results = self._task.single_call(source), []
         for row, group in enumerate(jobs.groups):
             batch = self._data(source, self._seed(jobs, group))
-            results.append(call.compute(self._candidate(population, row), batch, poll))
+            parts = {name: on_device(part) for name, part in self._candidate(population, row).items()}
+            results.append(call.compute(parts, batch, poll))
         return np.array([fitness for fitness, _ in results]), np.array([metrics for _, metrics in results])
 
     def _candidate(self, population: Population, row: int) -> Mapping[str, Array]:
@@ -274,6 +284,7 @@ class ModelProblem(VectorProblemDefaults):
         Raises RunError if this rank has other parameters or batches than rank 0, as with files in the order of a
         directory.
         """
+        self._needs_initial = not run.is_state_replaced
         model = self._task.model
         batches = "".join(model.data_digest(source, 0) for source in model.sources)
         for what, text in (("parameters", model.layout_digest()), ("batches", batches)):

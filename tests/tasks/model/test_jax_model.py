@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import weakref
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,8 +12,9 @@ import pytest
 
 pytest.importorskip("jax", reason="JAX is not installed here: make test-jax")
 from hpc_es.core import machine
-from hpc_es.core.data import Jobs, Outcome
+from hpc_es.core.data import Jobs, Outcome, aligned_empty
 from hpc_es.core.errors import ConfigError
+from hpc_es.core.interfaces import RunContext
 from hpc_es.core.keys import Keys
 from hpc_es.core.population import Explicit, Factorisation, LowRank, unperturbed
 from hpc_es.tasks.model import jax_model
@@ -142,6 +145,89 @@ def test_low_rank_candidates_have_the_scores_of_formed_ones_in_any_place(batches
     backwards = np.arange(7)[::-1]
     turned = LowRank(factorisation, theta, numbers, rows[backwards], scales[backwards])
     assert scores(turned, rows[backwards])[backwards].tobytes() == result.tobytes()
+
+
+def placed(vector: Any, start: int) -> Any:
+    """Return a copy of a vector that begins `start` numbers of 4 bytes after an aligned address."""
+    copy = aligned_empty((len(vector) + start,), np.float32)[start:]
+    copy[:] = vector
+    return copy
+
+
+@pytest.mark.parametrize("purpose", ["train", "evaluate"])
+def test_calls_on_a_cpu_read_theta_in_place_where_it_is_aligned(purpose: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bias has 5 numbers and comes first, so that the matrices, of multiples of 16 numbers, are aligned after 11.
+
+    An update overwrites theta: later calls have the scores of the new one, whether or not the old one was copied.
+    """
+    created = task("layers", jobs_per_call=2)
+    problem = created.problem("vectors", None, Keys(5), 16)
+    factorisation, initial = Factorisation(problem.layout, 1), problem.initial(np.random.default_rng(0))
+    problem.use_factors(factorisation)
+    numbers = np.random.default_rng(1).standard_normal((1, factorisation.compact.size)).astype(np.float32)
+    arguments: list[Any] = []  # of the last call, by name
+
+    def compute(call: Any, parts: Any, batch: Any, poll: Any, common: Any = None) -> Any:
+        arguments[:] = [common if purpose == "train" else parts]
+        return original(call, parts, batch, poll, common)
+
+    original = jax_model.ScoreCall.compute
+    monkeypatch.setattr(jax_model.ScoreCall, "compute", compute)
+
+    def scores(theta: Any) -> Any:
+        candidates: Any = unperturbed(problem.layout, theta, 2)
+        if purpose == "train":
+            scales = np.array([0.1, -0.1], np.float32)
+            candidates = LowRank(factorisation, theta, numbers, np.zeros(2, np.intp), scales)
+        jobs = Jobs(3, range(2), [0, 0], purpose)
+        result = problem.evaluate(candidates, jobs, problem.carried(), lambda: None).rows["return_"]
+        expected = {name: view.ctypes.data for name, view in problem.layout.split(theta).items()}
+        addresses = {name: array.unsafe_buffer_pointer() for name, array in arguments[0].items()}
+        in_place = {name for name, address in addresses.items() if address == expected[name]}
+        assert in_place == {name for name in addresses if expected[name] % 64 == 0}
+        return result, in_place
+
+    results = []
+    for start, matrices in ((11, set(factorisation.matrices)), (0, set())):
+        theta = placed(initial, start)
+        before, in_place = scores(theta)
+        assert in_place - {"bias"} == matrices
+        theta *= np.float32(0.5)
+        after, _ = scores(theta)
+        results.append((before.tobytes(), after.tobytes()))
+        assert before.tobytes() != after.tobytes() == scores(placed(theta, 5))[0].tobytes()
+    assert results[0] == results[1]
+
+
+@pytest.mark.parametrize("purpose", ["train", "evaluate"])
+def test_candidates_are_freed_when_their_scores_are_known(purpose: Any) -> None:
+    problem = task("large", model_kwargs={"size": 1000}, jobs_per_call=1).problem("vectors", None, Keys(5), 16)
+    theta = placed(np.ones(1000), 0)
+    memory = weakref.ref(theta.base)
+    problem.evaluate(
+        Explicit(problem.layout, theta[np.newaxis]), Jobs(3, range(1), [0], purpose), problem.carried(), lambda: None
+    )
+    del theta
+    assert memory() is None
+
+
+def test_initial_parameters_are_aligned_and_theta_does_not_count_for_the_memory_of_a_call() -> None:
+    """An evaluation reads theta of 4 kB in place; a training call has two candidates of 4 kB each."""
+    created = task("large", model_kwargs={"size": 1000}, jobs_per_call=2)
+    kept = [created.model.initial(seed) for seed in range(4)]
+    assert not any(theta.ctypes.data % 64 for theta in kept)
+    batch = 4
+    assert created.single_call("batch").argument_bytes == batch
+    assert created.training_call().argument_bytes == 8000 + batch
+
+
+def test_rank_that_gets_its_state_from_elsewhere_does_not_create_initial_parameters(tmp_path: Path) -> None:
+    for is_replaced, expected in ((True, 0.0), (False, np.float32(0.01))):
+        problem = task("large", model_kwargs={"size": 4}).problem("vectors", None, Keys(5), 16)
+        run = RunContext(tmp_path, 0, 1, lambda make: make(), is_state_replaced=is_replaced)
+        problem.open(run)
+        theta = problem.initial(np.random.default_rng(0))
+        assert (theta.dtype, theta.tolist()) == (np.float32, [expected] * 4)
 
 
 def test_each_pair_can_have_a_batch_of_its_own() -> None:
