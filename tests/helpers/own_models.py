@@ -96,6 +96,23 @@ def keras_layers() -> Any:
     return {**keras_line(), "parameters": build, "validation": lambda: points(1000, 100)}
 
 
+def keras_twins() -> Any:
+    """A subclassed model, two of whose layers have one name."""
+    import keras
+
+    class Twins(keras.Model):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__(name="twins")
+            self.first, self.second = keras.layers.Dense(3, name="dense"), keras.layers.Dense(1, name="dense")
+
+        def call(self, x: Any) -> Any:
+            return self.second(self.first(x))
+
+    model = Twins()
+    model(np.zeros((1, 2), np.float32))
+    return {**keras_line(), "parameters": model}
+
+
 def keras_training() -> Any:
     """A Keras model whose statistics of BatchNorm would change."""
     return {**keras_layers(), "score": lambda model, batch: model(batch[0], training=True).sum()}

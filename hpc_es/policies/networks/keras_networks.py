@@ -46,9 +46,9 @@ class KerasNetwork:
         self._build, self._name, self._observations = build, name, observations
         self._model = self._with_variables(model)
         _refuse_state(self._model, name, frozen)
-        require_parameters(KEY, name, {variable.path: variable for variable in self._model.trainable_variables})
+        variables = parameters_by_path(KEY, name, self._model)
         self._constants = [keras.ops.convert_to_numpy(variable) for variable in self._model.non_trainable_variables]
-        self.layout = Layout({variable.path: tuple(variable.shape) for variable in self._model.trainable_variables})
+        self.layout = Layout({path: tuple(variable.shape) for path, variable in variables.items()})
         self._training = inference_arguments(self._model)
         inputs = getattr(self._model, "inputs", None) or []
         self._memory = tuple(np.zeros(tensor.shape[1:], tensor.dtype) for tensor in inputs[1:])
@@ -191,6 +191,21 @@ def _refuse_state(model: Any, name: str, frozen: bool) -> None:
 def _number(layer: Any, attribute: str) -> float:
     value = getattr(layer, attribute, 0)
     return float(value) if isinstance(value, int | float) and hasattr(layer, "seed_generator") else 0.0
+
+
+def parameters_by_path(key: str, name: str, model: Any) -> dict[str, Any]:
+    """Return the trainable variables of a model by path, in their order; ConfigError if they cannot be parameters.
+
+    `key` and `name` are the config key and the function that the message names.
+    """
+    variables: dict[str, Any] = {}
+    for variable in model.trainable_variables:
+        if variable.path in variables:
+            text = f"{name} returns a Keras model with two variables of the path {variable.path!r}: expected different"
+            raise ConfigError([(key, f"{text} names of layers and their weights, since paths name the parameters")])
+        variables[variable.path] = variable
+    require_parameters(key, name, variables)
+    return variables
 
 
 def load_model(path: Path, key: str = KEY) -> Any:

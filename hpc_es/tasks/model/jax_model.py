@@ -39,8 +39,8 @@ from hpc_es.policies.network import restored_generators, seed_generators
 from hpc_es.policies.networks.jax_convolutions import convolving_in_turn
 from hpc_es.policies.networks.jax_low_rank import formed_weights, with_factors
 from hpc_es.policies.networks.jax_networks import is_array, named_arrays
-from hpc_es.policies.networks.keras_networks import inference_arguments, stateful_layer
-from hpc_es.policies.networks.network import array_text, require_parameters
+from hpc_es.policies.networks.keras_networks import inference_arguments, parameters_by_path, stateful_layer
+from hpc_es.policies.networks.network import array_text
 
 KEY = "task.model"
 FREED_BYTES = 1 << 24  # of initial parameters, after which freed memory is returned to the system
@@ -123,8 +123,7 @@ class KerasParameters:
         if layer is not None:
             text = f"the layer {layer!r} of {name} is stateful, which compiled calls cannot keep"
             raise ConfigError([(KEY, f"{text}: expected stateful=False")])
-        variables = {variable.path: variable.value for variable in model.trainable_variables}
-        require_parameters(KEY, name, variables)
+        variables = {path: variable.value for path, variable in parameters_by_path(KEY, name, model).items()}
         self._model, self._dtypes = model, {path: array.dtype for path, array in variables.items()}
         self.constants: Sequence[tuple[str, Array]] = [
             (variable.path, jnp.asarray(variable.value)) for variable in model.non_trainable_variables

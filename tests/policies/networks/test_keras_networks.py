@@ -206,6 +206,22 @@ def test_inputs_and_weights_that_do_not_fit_are_refused() -> None:
     )
 
 
+def test_two_weights_of_one_path_are_refused() -> None:
+    def build() -> Any:
+        import keras
+
+        class Twins(keras.layers.Layer):  # type: ignore[misc]
+            def build(self, shape: Any) -> None:
+                self.w = [self.add_weight(shape=(5, 2), initializer="ones", name="w") for _ in range(2)]
+
+            def call(self, x: Any) -> Any:
+                return x @ self.w[0] + x @ self.w[1]
+
+        return sequential(Twins(name="twins"))
+
+    assert f"{WRONG} returns a Keras model with two variables of the path 'sequential/twins/w': " in refusal(build)
+
+
 def test_stateful_layer_is_refused() -> None:
     def build() -> Any:
         import keras

@@ -291,6 +291,11 @@ def test_candidate_with_an_infinite_score_is_dropped() -> None:
             "/steps' int32[3, 2] (24 bytes): keep other arrays outside of the parameters",
         ),
         ("keras_frozen", "expected at least one parameter, a floating-point array, from tests.helpers"),
+        (
+            "keras_twins",
+            "task.model: tests.helpers.own_models:keras_twins returns a Keras model with two variables of the path "
+            "'twins/dense/kernel': expected different names of layers and their weights, since paths name the",
+        ),
         ("without_score", "found dict without score"),
         ("misspelt", "found 'validations'; did you mean 'validation'?"),
         ("missing", "there is no 'missing' in tests.helpers.own_models"),
