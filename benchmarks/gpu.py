@@ -49,9 +49,15 @@ COMPILED, PONG = ROOT / "configs/es_jax_brax_ant.yaml", ROOT / "configs/es_pong.
 ENVIRONMENTS = {
     "brax:ant": ("task.env_kwargs={backend: spring}",),
     "gymnax:Breakout-MinAtar": ("task.env_kwargs={}",),
-    "atari:pong": ("noise={kind: counter}",),
+    "atari:pong": (),
 }
 STEPS = 200  # of an episode
+JOBS_PER_LANE = {"brax:ant": 1, "gymnax:Breakout-MinAtar": 8}  # the first episodes of MinAtar are short
+NOISES = {
+    "table": "noise={kind: table}",
+    "portable": "noise={kind: portable}",
+    "rank 1": "noise={kind: portable, rank: 1}",
+}
 FRAMES_PER_STEP = 4  # of Pong
 COMMON = ("evaluation.interval=0", "report.plot_interval_seconds=0", "mpi.ranks_per_gpu=2")
 OF_COMPILED = (
@@ -86,7 +92,8 @@ def main() -> int:
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=["environments", "networks", "models"])
     parser.add_argument("--runs", nargs="+", choices=RUNS, default=list(RUNS), help="of environments and models")
     parser.add_argument("--environments", nargs="+", choices=ENVIRONMENTS, default=list(ENVIRONMENTS))
-    parser.add_argument("--lanes", type=int, nargs="+", default=[2048], help="episodes side by side, and jobs per call")
+    parser.add_argument("--noises", nargs="+", choices=NOISES, default=["portable", "rank 1"], help="of environments")
+    parser.add_argument("--lanes", type=int, nargs="+", default=[2048], help="episodes side by side")
     parser.add_argument("--candidates", type=int, default=64, help="candidates per call of the network for Pong")
     parser.add_argument("--generations", type=int, default=8)
     parser.add_argument("--members", type=int, nargs="+", default=[64, 256, 1024, 4096], help="of a network's call")
@@ -118,7 +125,8 @@ def measured(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     if "environments" in options.parts:
         for env_id in options.environments:
             for size in [options.candidates] if env_id == "atari:pong" else options.lanes:
-                yield environment_row(env_id, size, options)
+                for noise in options.noises[:1] if env_id == "atari:pong" else options.noises:
+                    yield environment_row(env_id, size, noise, options)
     if "ranks" in options.parts:
         yield from pong_rows(options)
     if "networks" in options.parts:
@@ -139,22 +147,28 @@ def missing_device(device: str) -> str:
 
 
 def job(env_id: str, size: int) -> tuple[Path, tuple[str, ...]]:
-    """Return the config of an environment, and its overrides with `size` episodes per call."""
+    """Return the config of an environment, and its overrides with `size` episodes side by side."""
     if env_id == "atari:pong":
         sizes = (f"policy.candidates_per_call={size}", f"mpi.chunk_size={size}")
         return PONG, (*sizes, f"task.max_frames={STEPS * FRAMES_PER_STEP}")
-    return COMPILED, (*OF_COMPILED, f"task.env_id={env_id}", f"task.lanes={size}", f"task.jobs_per_call={size}")
+    return COMPILED, (
+        *OF_COMPILED,
+        f"task.env_id={env_id}",
+        f"task.lanes={size}",
+        f"task.jobs_per_call={size * JOBS_PER_LANE[env_id]}",
+    )
 
 
-def environment_row(env_id: str, size: int, options: argparse.Namespace) -> dict[str, Any]:
+def environment_row(env_id: str, size: int, noise: str, options: argparse.Namespace) -> dict[str, Any]:
     """Run an environment in all ways and return its row."""
-    population = 2 * size  # one call for each of two ranks
+    population = 2 * size * JOBS_PER_LANE.get(env_id, 1)  # one call for each of two ranks
     config, overrides = job(env_id, size)
-    overrides = (*COMMON, *overrides, *ENVIRONMENTS[env_id], f"algorithm.population_size={population}")
+    overrides = (*COMMON, *overrides, *ENVIRONMENTS[env_id], NOISES[noise], f"algorithm.population_size={population}")
     outcome = in_all_ways(config, overrides, options)
     return {
-        **{"env": env_id, "population": population, **outcome},
-        **{"evosax": evosax_rate(env_id, options.device, population), "load": os.getloadavg()[0]},
+        **{"env": env_id, "lanes": size, "noise": noise, "population": population, **outcome},
+        **{"evosax": evosax_rate(env_id, options.device, population) if noise == options.noises[0] else None},
+        **{"load": os.getloadavg()[0]},
     }
 
 
@@ -210,7 +224,7 @@ def pong_rows(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
             output = Path(directory) / "run"
             stop = f"stop={{generations: {options.generations}}}"
             line = run(
-                *(config, ranks, output, *COMMON, *overrides, *ENVIRONMENTS["atari:pong"], *sizes),
+                *(config, ranks, output, *COMMON, *overrides, NOISES["portable"], *sizes),
                 *(f"device={options.device}", stop),
             )
             rows = metrics(output)

@@ -56,6 +56,14 @@ def fill(generator: np.random.Generator, out: Float32) -> None:
     np.take(quantiles(), numbers, out=out, mode="clip")  # the mode that writes to `out` directly
 
 
-def build(options: Options, keys: Keys, layout: Layout, shared: None) -> CounterNoise:
+class PortableNoise(CounterNoise):
+    """Directions of quantiles, which `portable_jax.py` computes on a device with the same bytes."""
+
+    def __init__(self, keys: Keys, size: int) -> None:
+        super().__init__(keys, size, fill)
+        self.keys = keys
+
+
+def build(options: Options, keys: Keys, layout: Layout, shared: None) -> PortableNoise:
     """Return the noise of `noise: {kind: portable}`."""
-    return CounterNoise(keys, layout.size, fill)
+    return PortableNoise(keys, layout.size)

@@ -6,6 +6,7 @@ Philox4x64-10 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -15,8 +16,9 @@ import numpy as np
 
 from hpc_es.core.data import Array
 from hpc_es.core.keys import Keys, Purpose
+from hpc_es.core.population import Directions, Perturbed, Population
 from hpc_es.noise.counter import BLOCK
-from hpc_es.noise.portable import quantiles
+from hpc_es.noise.portable import PortableNoise, quantiles
 
 MULTIPLIERS = (0xD2E7470EE14C6C93, 0xCA5A826395121157)
 KEY_STEPS = (0x9E3779B97F4A7C15, 0xBB67AE8584CAA73B)  # golden ratio, and sqrt(3) - 1
@@ -35,7 +37,7 @@ class Word(NamedTuple):
         return Word(self.high ^ other.high, self.low ^ other.low)
 
 
-def direction(keys: Keys, generation: Array, pair: Array, start: Array, size: int) -> Array:
+def direction(keys: Keys, generation: Array, pair: Array, start: Array | np.uint32, size: int) -> Array:
     """Return the elements start .. start + size - 1 of a pair's direction, float32[size].
 
     `size` is static, `start` a multiple of 16; generation, pair and start may be traced.
@@ -51,6 +53,47 @@ def direction(keys: Keys, generation: Array, pair: Array, start: Array, size: in
     numbers = jnp.stack(halves, axis=1).reshape(-1)[:size]
     elements: Array = jnp.asarray(quantiles()).at[numbers].get(mode="promise_in_bounds")
     return elements
+
+
+def candidates(population: Population, multiple: int) -> Array | None:
+    """Return `population.stacked()` on the device, float32[rows, size], computed there from the keys of its noise.
+
+    The bytes are those of NumPy. The number of rows is the next multiple of `multiple`; the last ones are padding. None
+    if the population does not have portable noise, or no perturbations.
+    """
+    if not isinstance(population, Perturbed) or population.centres.dtype != np.float32:
+        return None
+    source, jobs = population.directions, len(population)
+    rows = -(-jobs // multiple) * multiple
+    centre_of = np.zeros(rows, np.int32)
+    if population.centre_of is not None:
+        centre_of[:jobs] = population.centre_of
+    centres = jnp.asarray(population.centres)
+    if not len(source):
+        copies: Array = centres[centre_of]
+        return copies
+    if not isinstance(source, Directions) or not isinstance(source.noise, PortableNoise) or source.ratios is not None:
+        return None
+    pairs = np.zeros(rows if 2 * len(source) > rows else -(-rows // 2), np.uint32)  # few shapes, for each is compiled
+    pairs[: len(source)] = source.pairs
+    row_of, scales = np.zeros(rows, np.int32), np.zeros(rows, np.float32)
+    row_of[:jobs], scales[:jobs] = population.rows, population.scales
+    steps = _steps(source.noise.keys, source.noise.size, np.uint32(source.generation), pairs, row_of, scales)
+    result: Array = _sums(centres, centre_of, steps)
+    return result
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _steps(keys: Keys, size: int, generation: Array, pairs: Array, row_of: Array, scales: Array) -> Array:
+    drawn = jax.vmap(lambda pair: direction(keys, generation, pair, np.uint32(0), size))(pairs)
+    steps: Array = drawn[row_of] * scales[:, jnp.newaxis]
+    return steps
+
+
+@functools.partial(jax.jit, donate_argnums=2)
+def _sums(centres: Array, centre_of: Array, steps: Array) -> Array:
+    """Add in a call of its own: a product and a sum in one call may be rounded only once."""
+    return centres[centre_of] + steps
 
 
 def philox(counter: Sequence[Word], key: tuple[int, int]) -> tuple[Word, Word, Word, Word]:

@@ -37,6 +37,7 @@ PLAIN = "policy: {kind: network, network: 'tests.helpers.own_networks:plain', ne
 MODEL = "task: {kind: model, model: 'tests.helpers.own_models:layers', jobs_per_call: 8}"
 CONFIGS = {
     "compiled": (ES, WALK, "policy: {kind: mlp, hidden_dims: [64, 64]}", "noise: {kind: counter}"),
+    "candidates of the device": (ES, WALK, "policy: {kind: mlp, hidden_dims: [64, 64]}", "noise: {kind: portable}"),
     "images": (
         *(ES, "task: {env_id: 'blob:Blob-v0'}", "noise: {kind: counter}"),
         "policy: {kind: cnn, convolutions: [{filters: 3, kernel: 2}], normalisation: virtual_batch,"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -13,8 +15,10 @@ pytest.importorskip("jax", reason="JAX is not installed here: make test-jax")
 import jax
 import jax.numpy as jnp
 
+from hpc_es.core.population import Directions, Layout, Perturbed, unperturbed
 from hpc_es.devices.jax_setup import configured_jax
-from hpc_es.noise.portable_jax import Word, direction, philox
+from hpc_es.noise.portable import PortableNoise
+from hpc_es.noise.portable_jax import Word, candidates, direction, philox
 
 configured_jax("cpu")
 
@@ -54,3 +58,41 @@ def test_any_part_of_a_direction_can_be_computed() -> None:
         whole = CounterNoise(keys, 2 * BLOCK, fill).direction(4, pair, 0, 2 * BLOCK)
         assert together[pair].tobytes() == whole[start : start + size].tobytes()
         assert np.asarray(part(pair, start)).tobytes() == together[pair].tobytes()
+
+
+SIZE = BLOCK + 40
+LAYOUT = Layout({"weights": (SIZE,)})
+
+
+def perturbed(pairs: range, rows: list[int], scales: list[float], centre_of: list[int] | None = None) -> Perturbed:
+    centres = np.random.default_rng(1).standard_normal((2, SIZE)).astype(np.float32)
+    directions = Directions(PortableNoise(Keys(9, 2), SIZE), 70_000, pairs)
+    where = None if centre_of is None else np.array(centre_of)
+    return Perturbed(LAYOUT, centres, directions, np.array(rows), np.array(scales, np.float32), where)
+
+
+POPULATIONS = {
+    "pairs": perturbed(range(5, 8), [0, 0, 1, 1, 2, 2], [0.1, -0.1] * 3),
+    "a part of a pair": perturbed(range(5, 7), [0, 1, 1], [-0.1, 0.1, -0.1]),
+    "one direction each": perturbed(range(3), [0, 1, 2], [0.1, 0.2, 0.3]),
+    "several centres": perturbed(range(2), [0, 1, 1], [0.1, 0.0, -0.3], [1, 0, 1]),
+    "without perturbations": unperturbed(LAYOUT, np.arange(SIZE, dtype=np.float32), 5),
+}
+
+
+@pytest.mark.parametrize("name", POPULATIONS)
+@pytest.mark.parametrize("multiple", [1, 4])
+def test_candidates_computed_on_the_device_equal_those_of_numpy_by_bytes(name: str, multiple: int) -> None:
+    population = POPULATIONS[name]
+    rows = np.asarray(candidates(population, multiple))
+    assert len(rows) == -(-len(population) // multiple) * multiple and rows.dtype == np.float32
+    assert rows[: len(population)].tobytes() == np.asarray(population.stacked(), np.float32).tobytes()
+
+
+def test_candidates_of_other_noise_are_not_computed_on_the_device() -> None:
+    population = POPULATIONS["pairs"]
+    assert candidates(replace(population, directions=np.zeros((3, SIZE), np.float32)), 1) is None
+    other = Directions(CounterNoise(Keys(9, 2), SIZE), 0, range(3))
+    assert candidates(replace(population, directions=other), 1) is None
+    scaled = Directions(PortableNoise(Keys(9, 2), SIZE), 0, range(3), np.ones(SIZE, np.float32))
+    assert candidates(replace(population, directions=scaled), 1) is None

@@ -30,6 +30,7 @@ from hpc_es.core.errors import ConfigError, Failure, failure_from_text
 from hpc_es.core.policy import Batch, Pure, PurePolicy
 from hpc_es.core.population import Factorisation, Population, candidate_parts
 from hpc_es.devices.jax_setup import compiling, in_thread
+from hpc_es.noise.portable_jax import candidates
 from hpc_es.policies.networks.heads import Logits
 from hpc_es.policies.networks.jax_low_rank import FactoredPolicy
 from hpc_es.tasks.jax_episodes.call_shape import NAN_OBSERVATION, CallShape
@@ -107,8 +108,14 @@ class CompiledCall:
         )
 
     def vectors(self, population: Population) -> tuple[Float32, Mapping[str, Float32] | tuple[()]]:
-        """Return the candidates, float32[jobs, params of a call], and what they have in common, for `inputs_of`."""
+        """Return the candidates, float32[jobs, params of a call], and what they have in common, for `inputs_of`.
+
+        On a GPU candidates with portable noise are computed there, with rows of padding in addition.
+        """
         if not self.factored:
+            drawn = candidates(population, self.form.jobs) if jax.default_backend() == "gpu" else None
+            if drawn is not None:
+                return drawn, ()
             return np.asarray(population.stacked(), np.float32), ()
         common, own = candidate_parts(population, population.layout, self.factored)
         return np.concatenate([part.reshape(len(part), -1) for part in own.values()], axis=1, dtype=np.float32), common
@@ -116,6 +123,7 @@ class CompiledCall:
     def run(self, inputs: CallInputs, segment_steps: int, poll: Poll) -> tuple[PlayResults, int]:
         """Return the results of all plays as NumPy arrays [plays], with padding, and the number of steps."""
         self.compile(poll)
+        inputs = jax.device_put(inputs) if jax.default_backend() == "gpu" else inputs  # once for all segments
         carry, is_open = self._carry(), True
         while is_open:
             carry, is_open = in_thread(partial(self._one_segment, carry, inputs, np.int32(segment_steps)), poll)
@@ -141,8 +149,8 @@ def inputs_of(
 ) -> CallInputs:
     """Return the padded inputs of a call for some jobs of a batch.
 
-    `theta`, float32[jobs of the batch, params], and `common` are those of `CompiledCall.vectors`; `generators` are
-    those of the jobs' actions, if they are sampled.
+    `theta`, float32[at least the jobs of the batch, params], and `common` are those of `CompiledCall.vectors`;
+    `generators` are those of the jobs' actions, if they are sampled.
     """
     seeds = batch.seeds[jobs.start : jobs.stop].ravel()
     keys = np.stack([seeds >> 32, seeds & LOW_BITS], axis=1)  # those of jax.random.key(seed)
@@ -150,7 +158,7 @@ def inputs_of(
     drawing = [generators[job] for job in jobs] if form.sampled else []
     drawing += [batch.action_noise(job) for job in jobs] if is_noisy else []
     return CallInputs(
-        theta=padded(theta[jobs.start : jobs.stop], form.jobs, np.float32),
+        theta=padded(theta[jobs.start : jobs.start + form.jobs], form.jobs, np.float32),
         common=common,
         keys=padded(keys, form.plays, np.uint32),
         noise_keys=padded(noise_keys(form, drawing), form.plays, np.uint32),

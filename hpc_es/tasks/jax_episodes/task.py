@@ -347,8 +347,8 @@ class JaxEpisodes:
         theta, common = program.vectors(candidates)
         chunk = ChunkResults(program.form, batch, self.spaces.observations, self.behaviour_indices)
         size, steps = program.form.jobs, 0
-        for start in range(0, len(theta), size):
-            jobs = range(start, min(start + size, len(theta)))
+        for start in range(0, len(candidates), size):
+            jobs = range(start, min(start + size, len(candidates)))
             offset = self.options.reward_offset
             inputs = inputs_of(program.form, theta, common, normaliser, batch, jobs, offset, actor.generators)
             results, call_steps = program.run(inputs, self.options.segment_steps, poll)
