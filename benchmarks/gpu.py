@@ -77,7 +77,7 @@ task: {kind: model, model: "benchmarks.gpu:transformer", model_kwargs: {units: %
 algorithm: {kind: es, population_size: 64, sigma: 0.01, optimizer: {kind: %s, learning_rate: 0.001}}
 noise: {kind: portable, rank: 1}
 evaluation: {interval: 0}
-checkpoint: {interval: 1, interval_seconds: 1e6, full_interval: 1000}
+checkpoint: {interval: %d, interval_seconds: 1e6, full_interval: 1000}
 mpi: {update: replicated, ranks_per_gpu: 2}
 report: {plot_interval_seconds: 0}
 """
@@ -264,7 +264,8 @@ def model_row(options: argparse.Namespace) -> dict[str, Any]:
     """Run the transformer in all ways; memory is the peak on the device, and that of the largest process."""
     with tempfile.TemporaryDirectory() as directory:
         config = Path(directory) / "job.yaml"
-        config.write_text(MODEL % (options.units, options.layers, options.jobs_per_call, options.optimizer))
+        interval = 1 if "resumed" in options.runs else 1000
+        config.write_text(MODEL % (options.units, options.layers, options.jobs_per_call, options.optimizer, interval))
         with device_memory(options.device) as peak:
             outcome = in_all_ways(config, (), options)
     largest = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e6
@@ -308,10 +309,8 @@ def transformer(units: int, layers: int) -> Mapping[str, Any]:
     sorting_model = example()
 
     def parameters(seed: int) -> Mapping[str, Any]:
-        rng = np.random.default_rng(seed)
-        scale = np.float32(units**-0.5)
-        shapes = sorting_model.shapes(units, layers).items()
-        return {name: scale * rng.standard_normal(shape, np.float32) for name, shape in shapes}
+        numbers = np.random.default_rng(seed).standard_normal(2**20, np.float32) * np.float32(units**-0.5)
+        return {name: np.resize(numbers, shape) for name, shape in sorting_model.shapes(units, layers).items()}
 
     def score(parameters: Mapping[str, Any], questions: Any) -> Any:
         answers = jnp.sort(questions, axis=1)
