@@ -184,7 +184,7 @@ class BatchScript:
         }
 
     def values(self) -> dict[str, str]:
-        """Return the values in all parts."""
+        """Return the text of each placeholder in the template and its parts."""
         asked = {**DEFAULTS, **self.asked}
         lead = lead_seconds(asked["time"])
         return {
@@ -336,7 +336,7 @@ class PbsScript(BatchScript):
         }
 
     def values(self) -> dict[str, str]:
-        """Return the values in all parts."""
+        """Return the text of each placeholder, for PBS."""
         asked = {**DEFAULTS, **self.asked}
         limit = parse_time_limit(asked["time"])
         names = self.site.export if isinstance(self.site.export, tuple) else ()

@@ -20,6 +20,8 @@ from typing import Any
 from hpc_es.core.data import ConfigData, Json
 from hpc_es.core.errors import ConfigError, ConfigProblem, found_text, nearest
 
+Settings = dict[str, Any]
+
 OPENING, CLOSING = "([{", ")]}"
 
 
@@ -72,8 +74,6 @@ def _split(text: str) -> list[str]:
 def _error(text: str, what: str) -> ConfigError:
     return ConfigError([("", f"the config string {text!r}: {what}")])
 
-
-Settings = dict[str, Any]
 
 # By the names of the algorithms in that system.
 AGENTS: dict[str, Settings] = {
@@ -199,13 +199,13 @@ def _updated(defaults: Settings, values: ConfigData, prefix: str, problems: list
             settings[name] = value
         else:
             value_text = "c(...) or a dict" if isinstance(value, dict) else repr(value)
-            problems.append((prefix + name, f"expected {_words(defaults[name])}, found {value_text}"))
+            problems.append((prefix + name, f"expected {_type_text(defaults[name])}, found {value_text}"))
     return settings
 
 
-def _words(default: object) -> str:
-    words = {bool: "True or False", int: "a whole number", float: "a number with a point or exponent, such as 1.0"}
-    return {**words, str: 'a "text"', list: "a list in brackets", dict: "c(...)"}[type(default)]
+def _type_text(default: object) -> str:
+    numbers = {bool: "True or False", int: "a whole number", float: "a number with a point or exponent, such as 1.0"}
+    return {**numbers, str: 'a "text"', list: "a list in brackets", dict: "c(...)"}[type(default)]
 
 
 def _task(settings: Settings, problems: list[ConfigProblem]) -> Settings:

@@ -1,1 +1,1 @@
-
+"""Policies, which map observations to actions: one file per kind, and their networks."""

@@ -23,7 +23,8 @@ The file has a header of 512 bytes of text, which HDF5 skips as its user block, 
 Format 2 is an incremental checkpoint. In place of the arrays of State and of the best evaluation it has
 
     /since                             JSON: the full checkpoint on which it is based, and digests of the state
-    /learned_from/NUMBER               uint8: the inputs of the update of one later generation, see `training/replay.py`
+    /learned_from/NUMBER               uint8: the inputs of the update of one later generation, see
+                                       `UpdateInputs` in `training/generation.py`
 
 HDF5's `flush` does not reach the disk, and if a process is killed while it updates a file, the file may open normally
 with a mixture of two generations. Therefore the image is written under a temporary name (`.NAME.TOKEN.tmp.h5`),
@@ -171,7 +172,7 @@ def _digest_after_header(file: BinaryIO) -> str:
 class _ImageFile:
     """The bytes of a file after the header, as a file in which HDF5 writes and reads, without a copy in memory.
 
-    The first error of the file is raised at the end of a context, since HDF5 replaces it by another one.
+    The first error of the file is raised at the end of the context, since HDF5 raises another one in its place.
     """
 
     def __init__(self, file: BinaryIO) -> None:
@@ -236,7 +237,7 @@ def load(path: Path) -> Snapshot:
 
 
 def is_full(path: Path) -> bool:
-    """Return whether a checkpoint contains the state, according to its header."""
+    """Return whether a checkpoint contains the state, according to its header; True if it cannot be read."""
     with contextlib.suppress(OSError), path.open("rb") as file:
         return not file.read(_HEADER_BYTES).startswith(_MAGIC + f"format {INCREMENTAL}\n".encode())
     return True

@@ -2,8 +2,8 @@
 
     embedding of the last token -> LSTM layers -> logits of the next token; the first input is token 0
 
-Token 0 ends a program, tokens 1 to 8 are the characters of Brainf*ck. A second stack of layers on the same embedding
-can predict the value of each position. All weights are one flat vector.
+Token 0 (`END`) ends a program, tokens 1 to 8 are the characters of Brainf*ck. A second stack of layers on the same
+embedding can predict the value of each position. All weights are one flat vector.
 
 The cell is that of `hpc_es.policies.lstm`. The forward pass runs step by step. In the backward pass only the recurrence
 does so; the gradients of weights and inputs are matrix products over several steps. Arrays are [steps, features, rows],
@@ -32,6 +32,7 @@ from hpc_es.policies.networks import layers
 from hpc_es.policies.networks.layers import FORGET_BIAS
 from hpc_es.programs.policy_gradient.options import TOKENS
 
+END = 0  # the token that ends a program
 ORDER = (1, 0, 2, 3)  # permutation of the gates i, j, f, o to j, i, f, o, and back
 STEPS_PER_PRODUCT = 10  # steps of one matrix product backwards, which fit into the cache
 
@@ -187,9 +188,6 @@ class LSTMLayers:
         return gradients[::-1], dh
 
 
-END = 0
-
-
 @dataclass(frozen=True)
 class TokenLSTM:
     """Architecture of the network."""
@@ -198,7 +196,7 @@ class TokenLSTM:
     value_sizes: tuple[int, ...]  # empty: no values
     embedding_size: int
     length: int  # maximum number of tokens of a program
-    ends: bool  # whether token 0 may be written; otherwise all programs have full length
+    ends: bool  # whether END may be written; otherwise all programs have full length
 
     @functools.cached_property
     def layout(self) -> Layout:
@@ -295,7 +293,7 @@ def sample_programs(
     logits, ended = np.empty((network.length, len(output), rows), theta.dtype), np.zeros(sampled, np.bool_)
     t = 0
     while t < network.length and (t < steps or not ended.all()):
-        embedding.take(tokens[t], axis=1, out=policy.input(t), mode="clip")
+        embedding.take(tokens[t], axis=1, out=policy.input(t), mode="clip")  # the default mode makes a copy
         np.matmul(output, policy.step(t), out=logits[t])
         chosen = network.first_token + _sample_tokens(factor * logits[t, :, :sampled], triangle, numbers[t], noise)
         if network.ends:

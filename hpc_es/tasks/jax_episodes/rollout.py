@@ -26,6 +26,7 @@ from hpc_es.tasks.jax_episodes.call_shape import NAN_OBSERVATION, NOT_FINITE, Ca
 from hpc_es.tasks.jax_episodes.environments import KEY, EnvState, JaxArray, Traced, zeros
 
 T = TypeVar("T")  # a tree of arrays
+WAITING = 8  # when 1 / WAITING of the lanes wait, the others are interrupted and the waiting ones restarted
 
 
 class Total(NamedTuple):
@@ -68,16 +69,13 @@ def no_observations(rows: int, width: int) -> ObservationTotals:
     return ObservationTotals(zeros(), Total(zeros(), zeros()), Total(zeros(), zeros()))
 
 
-WAITING = 8  # when 1 / WAITING of the lanes wait, the others are interrupted and the waiting ones restarted
-
-
 class CallInputs(NamedTuple):
     """The arguments of a call."""
 
     theta: JaxArray  # float32[jobs, params]
     common: JaxArray  # weights that all candidates have in common, by name, if they have factors; else ()
     keys: JaxArray  # uint32[plays, 2], of the environment
-    noise_keys: JaxArray  # uint32[plays, 2], of the actions: their noise, or their draws
+    noise_keys: JaxArray  # uint32[plays, 2], for the noise of actions, or for sampling them
     count: JaxArray  # int32: number of plays; the others are padding
     reward_offset: JaxArray  # float32
     noise_std: JaxArray  # float32
@@ -143,8 +141,8 @@ def no_results(form: CallShape, rows: int, spec: ObservationSpec) -> PlayResults
 
 def segment(
     env: Traced, policy: Pure | FactoredPolicy, form: CallShape, carry: Carry, inputs: CallInputs, steps: JaxArray
-) -> JaxArray:
-    """Return (carry, whether plays are left) after `steps` steps, or at the end of all plays."""
+) -> tuple[Carry, JaxArray]:
+    """Return the carry, and whether plays are left (bool[]), after `steps` steps, or at the end of all plays."""
     last = carry.steps + steps
     pure = policy.bound(inputs.common) if isinstance(policy, FactoredPolicy) else policy
 
@@ -172,8 +170,8 @@ def step_lane(env: Traced, pure: Pure, form: CallShape, lane: Lane, inputs: Call
     """Return a lane after a step; a lane that is done is computed too, but its results do not change."""
     before, live, t = lane.results, ~lane.done, lane.results.length
     observation = before.observation
-    inner = normalised(jnp, observation, inputs.normaliser) if form.normalised else observation
-    memory, action = pure.apply(lane.parameters, lane.memory, inner)  # the logits, if actions are sampled
+    x = normalised(jnp, observation, inputs.normaliser) if form.normalised else observation
+    memory, action = pure.apply(lane.parameters, lane.memory, x)  # `action` are logits if actions are sampled
     if form.sampled:
         action = sampled(action, step_key(lane.noise_key, t)) + env.spaces.actions.start  # type: ignore[union-attr]
     elif form.noisy:
@@ -233,9 +231,9 @@ def refill(env: Traced, pure: Pure, form: CallShape, carry: Carry, inputs: CallI
     taken = done & (number < inputs.count)
     play = jnp.where(taken, number, 0)
     new = jax.vmap(lambda play: start_play(env, pure, form, play, inputs))(play)
-    left = lanes._replace(play=jnp.where(done, form.plays, lanes.play))
-    after = jnp.minimum(carry.next + jnp.sum(done, dtype=jnp.int32), inputs.count)
-    return carry._replace(lanes=select(taken, new, left), results=results, next=after)
+    without_done = lanes._replace(play=jnp.where(done, form.plays, lanes.play))
+    next_play = jnp.minimum(carry.next + jnp.sum(done, dtype=jnp.int32), inputs.count)
+    return carry._replace(lanes=select(taken, new, without_done), results=results, next=next_play)
 
 
 def start_play(env: Traced, pure: Pure, form: CallShape, play: JaxArray, inputs: CallInputs) -> Lane:

@@ -159,9 +159,10 @@ class KerasParameters:
         for (path, before), value in zip(self.constants, after, strict=True):
             if value is before:
                 continue
-            does = "draws random numbers" if "seed_generator" in path else f"changes {path}"
-            text = f"a call of the model in score of {self._name} {does}, which compiled calls cannot keep: expected no"
-            raise ConfigError([(KEY, f"{text} training=True, and layers whose outputs depend on their inputs only")])
+            action = "draws random numbers" if "seed_generator" in path else f"changes {path}"
+            text = f"a call of the model in score of {self._name} {action}, which compiled calls cannot keep"
+            remedy = "expected no training=True, and layers whose outputs depend on their inputs only"
+            raise ConfigError([(KEY, f"{text}: {remedy}")])
 
     def restored(self, theta: Float32) -> Any:
         for variable, array in zip(self._model.trainable_variables, self.layout.split(theta).values(), strict=True):
@@ -314,7 +315,8 @@ def _parameters(value: Any, name: str) -> Parameters:
             try:
                 return value(seed)
             except Exception as error:  # of the user's code
-                raise ConfigError([(KEY, f"parameters of {name} fails: {failure_from_error(error).text}")]) from error
+                text = f"the function parameters of {name} fails: {failure_from_error(error).text}"
+                raise ConfigError([(KEY, text)]) from error
 
     return KerasParameters(call, name) if _is_keras(call(0)) else TreeParameters(call, name)
 
