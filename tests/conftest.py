@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import importlib.util
 import os
 import sys
@@ -67,6 +68,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if any(kind in item.name for kind in COMPUTE_WITH_TENSORFLOW):
             item.add_marker(pytest.mark.tensorflow)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Exempt modules and thousands of tests from garbage collection, which would visit them each time."""
+    gc.collect()
+    gc.freeze()
 
 
 def kinds_of(item: pytest.Item) -> list[Any]:
