@@ -1,6 +1,6 @@
 """Evaluation of vectors by a Python function: its import by "module:attribute", checks of its signature, and the calls.
 
-Also the contract of all evaluators, which `subprocess_evaluator.py` implements too.
+Also the contract of all evaluators, which `tasks/command.py` implements too.
 
 The current directory and the config's directory are importable: they are appended to the path, never put first.
 """

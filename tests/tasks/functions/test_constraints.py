@@ -17,6 +17,7 @@ import hpc_es
 from hpc_es.config.loading import validate
 from hpc_es.core.data import Float64
 from hpc_es.core.errors import ConfigError
+from hpc_es.tasks.command import Command, SubprocessEvaluator
 from hpc_es.tasks.functions.constraints import Lagrangian, feasible_first, lagrangian_terms
 from hpc_es.tasks.functions.problem import BestVector
 from hpc_es.tasks.functions.python_evaluator import (
@@ -25,7 +26,6 @@ from hpc_es.tasks.functions.python_evaluator import (
     constrained_result,
     objective,
 )
-from hpc_es.tasks.functions.subprocess_evaluator import Command, SubprocessEvaluator
 from hpc_es.training.build import build_task
 
 COSTS = np.array([3, 2.5, 4, 1.5, 5, 2])

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hpc_es.tasks.command import Command
 from hpc_es.tasks.functions.options import named_coordinates
 from hpc_es.tasks.functions.parameters import Choices, OrderedValues, ParameterScale, WholeNumbers, scales_of
-from hpc_es.tasks.functions.subprocess_evaluator import Command
 from tests.helpers import toys
 
 DISCRETE = [

@@ -19,16 +19,16 @@ import numpy as np
 import pytest
 
 from hpc_es.core.interfaces import RunContext
-from hpc_es.tasks.functions import supervisor
-from hpc_es.tasks.functions.parameters import ParameterScale
-from hpc_es.tasks.functions.python_evaluator import EvaluationResult
-from hpc_es.tasks.functions.subprocess_evaluator import (
+from hpc_es.tasks.command import (
     Command,
     ProgramRunner,
     SubprocessEvaluator,
     escaped,
     program_environment,
 )
+from hpc_es.tasks.functions import supervisor
+from hpc_es.tasks.functions.parameters import ParameterScale
+from hpc_es.tasks.functions.python_evaluator import EvaluationResult
 from tests.helpers import runs
 
 X = np.array([[0.1, -2e-300]])
@@ -279,7 +279,7 @@ def test_death_of_the_supervisor_ends_the_process_group(programs: ProgramRunner,
 
 RANK = """
 import pathlib, sys
-from hpc_es.tasks.functions.subprocess_evaluator import ProgramRunner
+from hpc_es.tasks.command import ProgramRunner
 here = pathlib.Path(sys.argv[1])
 inner = "echo $$ > grandchild; exec sleep 60"
 ProgramRunner().run(["sh", "-c", "setsid sh -c '" + inner + "' & echo $$ > child; wait"], here, {"PATH": sys.argv[2]})
