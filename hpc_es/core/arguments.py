@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from hpc_es.core.errors import nearest
+from hpc_es.core.slurm import parse_time_limit
 
 
 class Parser(argparse.ArgumentParser):
@@ -64,3 +65,27 @@ def positive(text: str) -> float:
     if not 0 < value < float("inf"):
         raise argparse.ArgumentTypeError(f"expected a number above 0, found {text!r}")
     return value
+
+
+def time_limit(text: str) -> str:
+    """Return a time limit in a form of SLURM; raise ArgumentTypeError for anything else."""
+    try:
+        parse_time_limit(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text
+
+
+def memory_size(text: str) -> str:
+    """Return megabytes, or a number with the unit K, M, G or T; raise ArgumentTypeError for anything else."""
+    size = re.fullmatch(r"(\d+)(?:([KMGT])(?:i?B)?)?", text, re.ASCII | re.IGNORECASE)
+    if not size:
+        raise argparse.ArgumentTypeError(f"expected megabytes, or a number with K, M, G or T, found {text!r}")
+    return size[1] + (size[2] or "").upper()
+
+
+def word(text: str) -> str:
+    """Return a name without spaces; raise ArgumentTypeError for anything else."""
+    if not re.fullmatch(r"[\w.,@:+/-]+", text):
+        raise argparse.ArgumentTypeError(f"expected a name without spaces, found {text!r}")
+    return text
