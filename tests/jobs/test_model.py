@@ -19,6 +19,7 @@ from hpc_es.cli import main
 from hpc_es.config.loading import validate
 from hpc_es.mpi.world import World
 from hpc_es.report.curves import load
+from hpc_es.tasks.model import jax_model
 from hpc_es.training import check as checking
 from tests.helpers import own_models, runs
 from tests.helpers.harness import ROOT, Finished, Job, start
@@ -104,6 +105,15 @@ def test_killed_run_resumes_on_other_ranks(reference: Path, tmp_path: Path) -> N
     finished(1, longer, f"stop.generations={runs.newest(run).state.generation}")
     assert runs.digest(runs.newest(run)) == runs.digest(runs.newest(longer))
     assert runs.rows(run) == runs.rows(longer)
+
+
+def test_resumed_run_does_not_create_initial_parameters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, whole = tmp_path / "run", tmp_path / "whole"
+    trained(run, stop={"generations": 1})
+    trained(whole, stop={"generations": 2})
+    monkeypatch.setattr(jax_model.Model, "initial", lambda *_: pytest.fail("a large model would be in memory twice"))
+    trained(run, stop={"generations": 2})
+    assert runs.digest(runs.newest(run)) == runs.digest(runs.newest(whole))
 
 
 def test_reference_run_covers_failures_and_records_the_call(reference: Path) -> None:
