@@ -29,6 +29,7 @@ GRADIENT = "gradient"  # name of a chunk's gradient among its arrays
 NORM_PART = 1 << 23  # elements per partial sum of a norm; results depend on it
 # Elements of a large vector that are updated together, to stay in the cache; results do not depend on it.
 STEP_PART = 1 << 18
+THREADED_PIECE = 1 << 18  # the same in several threads, which with shorter operations would wait for Python's lock
 SQUARES = 1 << 15  # elements whose squares are summed together, which fit the cache too
 
 OPTIONS_OF_KINDS = {  # options that only this kind uses
@@ -135,23 +136,23 @@ def climb(
         The slots, and the sums of squares of the gradient, the step, and theta before and after, float64[4].
     """
 
-    is_whole = options.kind == "clipup"
+    is_whole, piece_size = options.kind == "clipup", SQUARES if threads == 1 else THREADED_PIECE
 
     def ascend(item: tuple[slice, Array]) -> Float64:
         part, gradient = item
         views = theta[part], _views(slots, part), gradient
-        return _climb_whole(options, *views, decay) if is_whole else _climb(options, *views, decay)
+        return _climb_whole(options, *views, decay) if is_whole else _climb(options, *views, decay, piece_size)
 
     squares = sum(in_threads(ascend, parts, threads), np.zeros(4))
     return {**slots, "optimizer_steps": np.asarray(slots["optimizer_steps"] + 1, np.int64)}, squares
 
 
-def _climb(options: Options, theta: Array, slots: Arrays, gradient: Array, decay: float) -> Float64:
+def _climb(options: Options, theta: Array, slots: Arrays, gradient: Array, decay: float, piece_size: int) -> Float64:
     """Do the same for one part, in pieces that stay in the cache, divided like sums of squares."""
-    if len(theta) > SQUARES:
+    if len(theta) > piece_size:
         half = half_of(len(theta))
         first, second = (
-            _climb(options, theta[piece], _views(slots, piece), gradient[piece], decay)
+            _climb(options, theta[piece], _views(slots, piece), gradient[piece], decay, piece_size)
             for piece in (slice(half), slice(half, None))
         )
         return first + second
