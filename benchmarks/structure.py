@@ -95,14 +95,15 @@ def _imported_names(module: Module, by_name: dict[str, Module]) -> Iterator[str]
                 yield submodule if submodule in by_name else base
 
 
-REASONS = ("kind", "public", "deferred import")
+REASONS = ("kind", "public", "program", "deferred import")
 
 
-def reasons_to_stand_alone(package: Sequence[Module]) -> dict[str, str]:
+def reasons_to_stand_alone(package: Sequence[Module], reference: str = "") -> dict[str, str]:
     """Return, by path, why a file may have one importer.
 
-    A config can name it as a kind; `hpc_es` or `python -m hpc_es` makes it public; or it is imported inside functions
-    only, which isolates optional libraries, what only rank 0 needs, and commands.
+    A config can name it as a kind; `hpc_es`, `python -m hpc_es` or the API reference (the text `reference`) makes it
+    public; it is a program of its own; or it is imported inside functions only, which isolates optional libraries, what
+    only rank 0 needs, and commands.
     """
     by_name = {module.name: module for module in package}
     public, at_top = set[str](), set[str]()
@@ -115,10 +116,12 @@ def reasons_to_stand_alone(package: Sequence[Module]) -> dict[str, str]:
     for module in package:
         if is_kind(module):
             result[module.path] = REASONS[0]
-        elif module.name in public:
+        elif module.name in public or f"::: {module.name}." in reference:
             result[module.path] = REASONS[1]
-        elif module.name not in at_top:
+        elif '\nif __name__ == "__main__":\n' in module.text:
             result[module.path] = REASONS[2]
+        elif module.name not in at_top:
+            result[module.path] = REASONS[3]
     return result
 
 
@@ -305,7 +308,8 @@ def measures(checkout: Path) -> list[Measure]:
     package, tests = modules(checkout, PACKAGE), modules(checkout, "tests")
     imported_by = importers(package)
     single = [module for module in package if len(imported_by[module.path]) == 1]
-    reasons = reasons_to_stand_alone(package)
+    reference = checkout / "docs" / "reference" / "api.md"
+    reasons = reasons_to_stand_alone(package, reference.read_text(encoding="utf-8") if reference.exists() else "")
     short = [
         f"{module.path} {module.lines}"
         for module in package

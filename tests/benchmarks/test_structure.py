@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,14 @@ def test_reasons_to_stand_alone_are_kinds_public_names_and_deferred_imports(pack
     assert "hpc_es/core/contracts.py" not in reasons  # es.py imports it at the top
     assert (reasons["hpc_es/es.py"], reasons["hpc_es/loop.py"]) == ("kind", "public")
     assert reasons["hpc_es/plots.py"] == "deferred import"
+    assert structure.reasons_to_stand_alone(package, "::: hpc_es.plots.draw")["hpc_es/plots.py"] == "public"
+
+
+def test_program_may_stand_alone(package: list[Module]) -> None:
+    contracts = next(module for module in package if module.path == "hpc_es/core/contracts.py")
+    program = replace(contracts, text=f'{contracts.text}\n\nif __name__ == "__main__":\n    main()\n')
+    modules = [program if module is contracts else module for module in package]
+    assert structure.reasons_to_stand_alone(modules)["hpc_es/core/contracts.py"] == "program"
 
 
 def test_kind_declares_a_literal_field_kind(package: list[Module]) -> None:
