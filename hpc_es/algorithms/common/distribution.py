@@ -12,13 +12,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
 from hpc_es.algorithms.common import stopping
 from hpc_es.algorithms.common.injection import INJECTED
-from hpc_es.algorithms.common.mixed import MixedVector
 from hpc_es.algorithms.common.ranking import default_population, nothing_to_learn
 from hpc_es.algorithms.common.strategy import Strategy, first_deviations
 from hpc_es.config.options import Limits, Natural, Positive, option, options, unused
@@ -26,6 +25,9 @@ from hpc_es.core.data import Array, Arrays, Float64, Results, Rows, State
 from hpc_es.core.interfaces import VectorProblem
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.core.population import Noise
+
+if TYPE_CHECKING:
+    from hpc_es.algorithms.common.mixed import MixedVector
 
 Restarts = Literal["none", "ipop", "bipop"]
 PopulationSize = Annotated[int, Limits(ge=2)]
@@ -217,8 +219,11 @@ class DistributionStrategy(Strategy[Ranked], ABC):
     @cached_property
     def mixed(self) -> MixedVector | None:
         """The discrete part of the search vector; None if the strategy treats all coordinates as continuous."""
-        mixed = self.problem.mixed if self.adapts_mixed else None
-        return MixedVector(self.problem.size, mixed, self.keys) if mixed is not None else None
+        if self.problem.mixed is None or not self.adapts_mixed:
+            return None
+        from hpc_es.algorithms.common.mixed import MixedVector
+
+        return MixedVector(self.problem.size, self.problem.mixed, self.keys)
 
     @property
     def normal_size(self) -> int:
