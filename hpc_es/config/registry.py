@@ -192,10 +192,16 @@ def _import_module(module: str, key: str) -> ModuleType:
 
 
 def make_importable(*directories: Path | str) -> None:
-    """Make modules in the current directory and in these directories importable, in addition to earlier ones."""
+    """Make modules in the current directory and in these directories importable, in addition to earlier ones.
+
+    Outputs of runs and tunings, and directories directly within them, are left out.
+    """
     candidates = [Path.cwd(), *(Path(directory).absolute() for directory in directories)]
-    allowed = [directory for directory in candidates if directory.is_dir() and not _is_run_output(directory)]
-    import_from(map(str, allowed))
+    allowed = []
+    for directory in filter(Path.is_dir, candidates):
+        if not any(any(path.glob(mark)) for path in (directory, directory.parent) for mark in RUN_MARKS):
+            allowed.append(str(directory))
+    import_from(allowed)
 
 
 def import_from(directories: Iterable[str]) -> None:
@@ -208,11 +214,6 @@ def import_from(directories: Iterable[str]) -> None:
 def import_directories() -> tuple[str, ...]:
     """Return the directories of the last call of `make_importable`."""
     return tuple(_import_directories)
-
-
-def _is_run_output(directory: Path) -> bool:
-    """Return whether a directory is the output of a run or tuning, or directly within one."""
-    return any(any(path.glob(mark)) for path in (directory, directory.parent) for mark in RUN_MARKS)
 
 
 def search_path_text() -> str:

@@ -97,9 +97,9 @@ class Executor(ABC):
         self._chunk_seconds: dict[int, float] = {}  # in the environment, of this generation by chunk index
 
     @property
-    def evaluating_ranks(self) -> int:
-        """Number of ranks that share the chunks."""
-        return 1
+    def evaluators(self) -> Sequence[int]:
+        """Ranks that share the chunks."""
+        return (0,)
 
     def run(self, generation: Generation) -> Evaluated:
         """Evaluate all rounds, then compute the blocks of the update."""
@@ -111,7 +111,8 @@ class Executor(ABC):
             self._round_started = self._last_chunk_ended = time.perf_counter()
             own = self._evaluate(generation, chunks)
             round_headers = self._exchange(generation, chunks, own)
-            tail += self._tail(round_headers)
+            evaluating = round_headers["evaluating"][list(self.evaluators)]
+            tail += float(evaluating.max() - evaluating.min())
             headers = add_headers(headers, round_headers)
             outcomes |= own
         evaluation = generation.rows("evaluate")
@@ -150,10 +151,6 @@ class Executor(ABC):
     @abstractmethod
     def _gather(self, generation: Generation, outcomes: Mapping[int, Outcome], has_arrays: bool) -> Gathered:
         """Compute the blocks of the update; collect them and the arrays of chunks on rank 0, in order."""
-
-    def _tail(self, headers: npt.NDArray[np.void]) -> float:
-        """Return the seconds that the first rank to finish waited for the last one."""
-        return 0.0
 
     def _evaluate_chunk(self, generation: Generation, chunk: Chunk, poll: Poll) -> Outcome:
         if self.rank_log is not None:
@@ -250,8 +247,8 @@ class MpiExecutor(Executor):
         self._cache = OutcomeCache(world)
 
     @property
-    def evaluating_ranks(self) -> int:
-        return len(self._work.evaluators)
+    def evaluators(self) -> Sequence[int]:
+        return self._work.evaluators
 
     def continue_with(self, work: Work) -> None:
         """Continue without lost ranks: distribute the work again, reusing the outcomes of this generation."""
@@ -376,10 +373,6 @@ class MpiExecutor(Executor):
         if on_demand:
             return replace(_unpacked(messages, 0, trained), blocks=BlocksOnDemand(generation))
         return _unpacked(messages, count, trained) if messages else Gathered()
-
-    def _tail(self, headers: npt.NDArray[np.void]) -> float:
-        evaluating = headers["evaluating"][self._work.evaluators]
-        return float(evaluating.max() - evaluating.min())
 
 
 class OutcomeCache:

@@ -345,7 +345,7 @@ class Training:
             evaluated,
             {**update.metrics, **problem_metrics(problem, before, self.state), **(more_metrics or {})},
             self.writer.counters,
-            (self.world.size, executor.evaluating_ranks),
+            (self.world.size, len(executor.evaluators)),
             time.perf_counter() - started,
             self._info_keys,
         )

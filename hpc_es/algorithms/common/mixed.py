@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -84,13 +83,9 @@ class Categories:
     counts: tuple[int, ...]  # number of categories of each choice
     keys: Keys
 
-    @cached_property
-    def _starts(self) -> tuple[int, ...]:
-        return tuple(sum(self.counts[:index]) for index in range(len(self.counts)))
-
     def _parts(self, flat: Float64) -> list[Float64]:
         """Return the part of each choice of an array over all categories, as views."""
-        return [flat[start : start + count] for start, count in zip(self._starts, self.counts, strict=True)]
+        return np.split(flat, np.cumsum(self.counts)[:-1])
 
     def initial(self) -> tuple[Arrays, Arrays]:
         """Return the arrays (shared, master) of a new search: equal probabilities."""
