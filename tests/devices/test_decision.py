@@ -12,6 +12,7 @@ import pytest
 from hpc_es.core.errors import CheckpointError, ConfigError
 from hpc_es.devices import decision, jax_setup, tensorflow_setup
 from hpc_es.devices.decision import Decision, DeviceRequest, RankDevice, changes, current_decision, decide
+from hpc_es.devices.placement import driver_gpus, visible_gpus
 from hpc_es.mpi.world import World
 from tests.helpers.harness import mpiexec, script
 
@@ -25,13 +26,16 @@ def on_gpus(*models: str) -> Decision:
 
 
 @pytest.fixture(autouse=True)
-def _undone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _without_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """A machine whose driver has no GPUs; what a decision changes is restored."""
     for name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "SLURM_STEP_GPUS", "SLURM_JOB_GPUS"):
         monkeypatch.setenv(name, "")  # so that it is restored
         monkeypatch.delenv(name)
     for module in (jax_setup, tensorflow_setup):
         monkeypatch.setattr(module, "_chosen", [])
     monkeypatch.setattr(decision, "_decisions", [])
+    monkeypatch.setattr(decision, "visible_gpus", lambda environ: visible_gpus(environ, tmp_path / "no_driver"))
+    monkeypatch.setattr(decision, "driver_gpus", lambda: [])
     monkeypatch.setattr(jax_setup, "_configured", [])
     yield
 
@@ -233,7 +237,6 @@ def test_resume_on_another_gpu_model_warns_and_on_the_cpu_is_refused() -> None:
 
 
 def test_log_has_model_and_uuid_of_the_driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from hpc_es.devices.placement import driver_gpus
     from tests.devices.test_placement import driver
 
     driver(tmp_path, "0000:01:00.0", "0000:02:00.0")

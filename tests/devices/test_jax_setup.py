@@ -148,7 +148,8 @@ def test_unusable_gpu_is_reported_with_the_device_of_jax() -> None:
     print(jax.config.values["jax_cuda_visible_devices"], jax.config.jax_default_matmul_precision)
     """
     error, flags, visible = jax_python(program, CUDA_VISIBLE_DEVICES="0,1").splitlines()
-    assert error.startswith("device: is gpu, but JAX computes on the cpu: its CUDA support is missing")
+    reason = "finds no such device" if jax_setup.has_cuda() else "computes on the cpu: its CUDA support is missing"
+    assert error.startswith(f"device: is gpu, but JAX {reason}")
     expected = "--xla_gpu_deterministic_ops=true --xla_gpu_exclude_nondeterministic_ops=true --xla_gpu_autotune_level=0"
     assert flags == f"{expected} :4096:8 false"
     assert visible == "1 highest"
