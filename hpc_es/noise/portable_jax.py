@@ -55,20 +55,21 @@ def direction(keys: Keys, generation: Array, pair: Array, start: Array | np.uint
     return elements
 
 
-def candidates(population: Population, multiple: int) -> Array | None:
-    """Return `population.stacked()` on the device, float32[rows, size], computed there from the keys of its noise.
+def candidates(population: Population, multiple: int, start: int = 0, stop: int | None = None) -> Array | None:
+    """Return `population.elements(start, stop)` on the device, float32[rows, stop - start]; by default all elements.
 
-    The bytes are those of NumPy. The number of rows is the next multiple of `multiple`; the last ones are padding. None
-    if the population does not have portable noise, or no perturbations.
+    They are computed there from the keys of the noise, with the bytes of NumPy. The number of rows is the next multiple
+    of `multiple`; the last ones are padding. None if the population has other noise than portable noise.
     """
     if not isinstance(population, Perturbed) or population.centres.dtype != np.float32:
         return None
+    stop = population.centres.shape[1] if stop is None else stop
     source, jobs = population.directions, len(population)
     rows = -(-jobs // multiple) * multiple
     centre_of = np.zeros(rows, np.int32)
     if population.centre_of is not None:
         centre_of[:jobs] = population.centre_of
-    centres = jnp.asarray(population.centres)
+    centres = jnp.asarray(population.centres[:, start:stop])
     if not len(source):
         copies: Array = centres[centre_of]
         return copies
@@ -78,14 +79,19 @@ def candidates(population: Population, multiple: int) -> Array | None:
     pairs[: len(source)] = source.pairs
     row_of, scales = np.zeros(rows, np.int32), np.zeros(rows, np.float32)
     row_of[:jobs], scales[:jobs] = population.rows, population.scales
-    steps = _steps(source.noise.keys, source.noise.size, np.uint32(source.generation), pairs, row_of, scales)
+    skipped = start % PER_CALL
+    begin, generation = np.uint32(start - skipped), np.uint32(source.generation)
+    steps = _steps(source.noise.keys, skipped, stop - start, begin, generation, pairs, row_of, scales)
     result: Array = _sums(centres, centre_of, steps)
     return result
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1))
-def _steps(keys: Keys, size: int, generation: Array, pairs: Array, row_of: Array, scales: Array) -> Array:
-    drawn = jax.vmap(lambda pair: direction(keys, generation, pair, np.uint32(0), size))(pairs)
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+def _steps(
+    keys: Keys, skipped: int, size: int, begin: Array, generation: Array, pairs: Array, row_of: Array, scales: Array
+) -> Array:
+    """Return scales * directions, float32[rows, size], after `skipped` elements that follow `begin`."""
+    drawn = jax.vmap(lambda pair: direction(keys, generation, pair, begin, skipped + size)[skipped:])(pairs)
     steps: Array = drawn[row_of] * scales[:, jnp.newaxis]
     return steps
 

@@ -45,6 +45,7 @@ CONFIGS = {
     ),
     "network": (ES, SURVIVAL, f"{PLAIN}}}", "noise: {kind: portable, rank: 1}"),
     "model": (ES, MODEL, "noise: {kind: counter}"),
+    "model, candidates of the device": (ES, MODEL, "noise: {kind: portable}"),
     "model of low rank": (ES, MODEL, "noise: {kind: portable, rank: 4}"),
     "actor-critic": (
         "task: {kind: jax_episodes, env_id: 'tests.helpers.jax_steps:steps', env_kwargs: {random: true, longest: 9},"

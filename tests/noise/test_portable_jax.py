@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,6 +20,9 @@ from hpc_es.core.population import Directions, Layout, Perturbed, unperturbed
 from hpc_es.devices.jax_setup import configured_jax
 from hpc_es.noise.portable import PortableNoise
 from hpc_es.noise.portable_jax import Word, candidates, direction, philox
+from hpc_es.tasks.jax_episodes import program
+from hpc_es.tasks.model import jax_model
+from tests.helpers import runs
 
 configured_jax("cpu")
 
@@ -89,6 +93,13 @@ def test_candidates_computed_on_the_device_equal_those_of_numpy_by_bytes(name: s
     assert rows[: len(population)].tobytes() == np.asarray(population.stacked(), np.float32).tobytes()
 
 
+def test_part_of_the_candidates_may_begin_at_any_element() -> None:
+    population = POPULATIONS["several centres"]
+    for start, stop in ((3, 20), (16, 17), (BLOCK - 5, BLOCK + 9)):
+        part = np.asarray(candidates(population, 1, start, stop))
+        assert part.tobytes() == np.asarray(population.elements(start, stop), np.float32).tobytes()
+
+
 def test_candidates_of_other_noise_are_not_computed_on_the_device() -> None:
     population = POPULATIONS["pairs"]
     assert candidates(replace(population, directions=np.zeros((3, SIZE), np.float32)), 1) is None
@@ -96,3 +107,25 @@ def test_candidates_of_other_noise_are_not_computed_on_the_device() -> None:
     assert candidates(replace(population, directions=other), 1) is None
     scaled = Directions(PortableNoise(Keys(9, 2), SIZE), 0, range(3), np.ones(SIZE, np.float32))
     assert candidates(replace(population, directions=scaled), 1) is None
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        "task={kind: jax_episodes, env_id: 'tests.helpers.jax_walk:walk', lanes: 4, jobs_per_call: 5}",
+        "task={kind: model, model: 'tests.helpers.own_models:layers', jobs_per_call: 5}",
+    ],
+)
+def test_results_do_not_depend_on_where_candidates_are_computed(
+    task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    overrides = [task, "noise={kind: portable}", "evaluation={interval: 1, episodes: 3}", "stop.generations=2"]
+    overrides += ["policy=null"] * ("model" in task)
+    runs.here(runs.tiny(tmp_path), tmp_path / "host", overrides)
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")  # what decides
+    used = []
+    for module in (program, jax_model):
+        monkeypatch.setattr(module, "candidates", lambda *inputs: used.append(inputs) or candidates(*inputs))
+    runs.here(runs.tiny(tmp_path), tmp_path / "device", overrides)
+    assert used
+    runs.assert_same(tmp_path / "host", tmp_path / "device")

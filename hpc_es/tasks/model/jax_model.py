@@ -33,8 +33,9 @@ from hpc_es.core.data import ALIGNMENT, Array, Float32, Float64, Poll, aligned_e
 from hpc_es.core.errors import ConfigError, RunError, failure_from_error, nearest
 from hpc_es.core.machine import return_freed_memory
 from hpc_es.core.policy import Tree
-from hpc_es.core.population import Factorisation, Layout, own_shapes
+from hpc_es.core.population import Factorisation, Layout, Population, own_shapes
 from hpc_es.devices.jax_setup import in_thread
+from hpc_es.noise.portable_jax import candidates
 from hpc_es.policies.network import restored_generators, seed_generators
 from hpc_es.policies.networks.jax_convolutions import convolving_in_turn
 from hpc_es.policies.networks.jax_low_rank import formed_weights, with_factors
@@ -483,6 +484,21 @@ def on_device(part: Array, jobs: int | None = None) -> Any:
     if jobs is not None and len(part) < jobs:
         part = np.concatenate([part, np.zeros((jobs - len(part), *part.shape[1:]), part.dtype)])
     return jax.device_put(part).block_until_ready()
+
+
+def candidates_on_device(population: Population, rows: slice, jobs: int) -> dict[str, Any]:
+    """Return the parts of these candidates by name, [jobs, *shape], on the device, with padding.
+
+    A GPU computes those with portable noise itself.
+    """
+    parts = {}
+    for name, (start, stop) in population.layout.spans.items():
+        drawn = candidates(population, jobs, start, stop) if jax.default_backend() == "gpu" else None
+        if drawn is None:
+            parts[name] = on_device(population.part(name)[rows], jobs)
+        else:
+            parts[name] = drawn[rows].reshape(jobs, *population.layout.shapes[name])
+    return parts
 
 
 def release_arguments() -> None:

@@ -221,7 +221,7 @@ class ModelProblem(VectorProblemDefaults):
 
     def _score_together(self, population: Population, jobs: Jobs, poll: Poll) -> tuple[Float64, Float64]:
         """Return fitness, float64[jobs], and metrics, float64[jobs, metrics], in calls of `jobs_per_call`."""
-        from hpc_es.tasks.model.jax_model import on_device, stacked_batches
+        from hpc_es.tasks.model.jax_model import candidates_on_device, on_device, stacked_batches
 
         call, size = self._task.training_call(), self._task.options.jobs_per_call
         results = []
@@ -238,7 +238,7 @@ class ModelProblem(VectorProblemDefaults):
                 common = {name: on_device(part) for name, part in centre.items()}
                 parts = {name: on_device(part[rows], size) for name, part in own.items()}
             else:
-                common, parts = {}, {name: on_device(population.part(name)[rows], size) for name in self.layout.shapes}
+                common, parts = {}, candidates_on_device(population, rows, size)
             poll()
             fitness, metrics = call.compute(parts, batch, poll, common)
             count = min(size, len(jobs) - start)
