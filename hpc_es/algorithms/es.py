@@ -30,6 +30,8 @@ from hpc_es.core.interfaces import Needs, VectorProblem
 from hpc_es.core.machine import blas_threads
 from hpc_es.core.population import Population
 
+MOST_THREADS = 4  # of an update: each has a part of the gradient, and the thread that sums the noise is as slow as four
+
 NEEDS = Needs(searches="vectors", noise=True, max_rank=np.inf)
 
 
@@ -110,7 +112,7 @@ class EvolutionStrategy(PairedStrategy):
             return State(state.generation + 1, {"theta": theta}, slots), metrics
         if not results.overwrite:
             theta, slots = theta.copy(), {name: slot.copy() for name, slot in slots.items()}
-        threads = blas_threads() if results.overwrite else 1
+        threads = min(blas_threads(), MOST_THREADS) if results.overwrite else 1
         divisor = theta.dtype.type(evaluations * self.options.sigma if self.options.divide_by_sigma else evaluations)
 
         def gradients() -> Iterator[tuple[slice, Array]]:
