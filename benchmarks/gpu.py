@@ -161,7 +161,8 @@ def job(env_id: str, size: int) -> tuple[Path, tuple[str, ...]]:
 
 def environment_row(env_id: str, size: int, noise: str, options: argparse.Namespace) -> dict[str, Any]:
     """Run an environment in all ways and return its row."""
-    population = 2 * size * JOBS_PER_LANE.get(env_id, 1)  # one call for each of two ranks
+    calls = max(RUNS[name] for name in options.runs)  # one for each rank
+    population = calls * size * JOBS_PER_LANE.get(env_id, 1)
     config, overrides = job(env_id, size)
     overrides = (*COMMON, *overrides, *ENVIRONMENTS[env_id], NOISES[noise], f"algorithm.population_size={population}")
     outcome = in_all_ways(config, overrides, options)
