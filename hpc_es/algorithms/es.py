@@ -30,7 +30,7 @@ from hpc_es.core.interfaces import Needs, VectorProblem
 from hpc_es.core.machine import blas_threads
 from hpc_es.core.population import Population
 
-MOST_THREADS = 4  # of an update: each has a part of the gradient, and the thread that sums the noise is as slow as four
+MOST_THREADS = 4  # of an update: each holds a part of the gradient, and more would wait for the sums of the noise
 
 NEEDS = Needs(searches="vectors", noise=True, max_rank=np.inf)
 

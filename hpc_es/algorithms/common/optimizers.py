@@ -29,7 +29,6 @@ GRADIENT = "gradient"  # name of a chunk's gradient among its arrays
 NORM_PART = 1 << 23  # elements per partial sum of a norm; results depend on it
 # Elements of a large vector that are updated together, to stay in the cache; results do not depend on it.
 STEP_PART = 1 << 18
-THREADED_PIECE = 1 << 18  # the same in several threads, which with shorter operations would wait for Python's lock
 SQUARES = 1 << 15  # elements whose squares are summed together, which fit the cache too
 
 OPTIONS_OF_KINDS = {  # options that only this kind uses
@@ -135,8 +134,8 @@ def climb(
     Returns:
         The slots, and the sums of squares of the gradient, the step, and theta before and after, float64[4].
     """
-
-    is_whole, piece_size = options.kind == "clipup", SQUARES if threads == 1 else THREADED_PIECE
+    # Threads need longer operations: with short ones they wait for Python's lock.
+    is_whole, piece_size = options.kind == "clipup", SQUARES if threads == 1 else STEP_PART
 
     def ascend(item: tuple[slice, Array]) -> Float64:
         part, gradient = item
@@ -167,6 +166,7 @@ def _climb(options: Options, theta: Array, slots: Arrays, gradient: Array, decay
 
 
 def _climb_whole(options: Options, theta: Array, slots: Arrays, gradient: Array, decay: float) -> Float64:
+    """Do the same for a whole vector at once."""
     of_gradient, of_theta = squares_of_parts(gradient), squares_of_parts(theta)
     for piece in parts_of(len(theta)):
         np.subtract(theta.dtype.type(decay) * theta[piece], gradient[piece], out=gradient[piece])

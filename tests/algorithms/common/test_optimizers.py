@@ -169,7 +169,7 @@ def test_climbing_in_parts_equals_a_step_of_whole_arrays(
 ) -> None:
     """Parts are divided into pieces, and the last part is shorter; bits and metrics do not depend on the threads."""
     monkeypatch.setattr(optimizers, "NORM_PART", width := 3 * SQUARES + 100)
-    monkeypatch.setattr(optimizers, "THREADED_PIECE", 2 * SQUARES)
+    monkeypatch.setattr(optimizers, "STEP_PART", 2 * SQUARES)
     options, size, decay = Options(kind=kind), 5 * width + 3, 0.01
     rng = np.random.default_rng(0)
     theta = rng.standard_normal(size).astype(np.float32)
