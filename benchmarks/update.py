@@ -1,6 +1,7 @@
 """Time of an update (ranking, gradient, optimizer) with 83,496 parameters and 1,000 episodes, relative to a generation.
 
 The generation consists of 1,000 episodes of 1,000 steps of HalfCheetah at the speed of the bare simulator.
+`python -m benchmarks.update` measures a step of Adam with 67 million parameters in one and in several threads instead.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from hpc_es.algorithms.common import optimizers
 from hpc_es.algorithms.es import EvolutionStrategy, Options
 from hpc_es.core.data import ROW, Box, Results, Spaces, flat_observations
 from hpc_es.core.keys import Keys
@@ -76,3 +78,23 @@ def seconds_per_step() -> float:
     for _ in range(999):
         environment.step(action)
     return (time.perf_counter() - since) / 999
+
+
+def large_steps() -> None:
+    """Print the wall time of a step of Adam, per 10^8 parameters, for numbers of threads in turn."""
+    size, width = 1 << 26, optimizers.NORM_PART
+    gradient = np.random.default_rng(0).standard_normal(size, np.float32)
+    options, theta = optimizers.Options(kind="adam"), gradient.copy()
+    slots = optimizers.initial_slots(options, size)
+    times: dict[int, list[float]] = {1: [], 2: [], 4: []}
+    for _ in range(3):
+        for threads, seconds in times.items():
+            parts = [(slice(i, i + width), gradient[i : i + width]) for i in range(0, size, width)]
+            since = time.perf_counter()
+            slots, _ = optimizers.climb(options, theta, slots, parts, 0.0, threads)
+            seconds.append((time.perf_counter() - since) * 1e8 / size)
+    print(", ".join(f"{threads} threads: {median(seconds):.2f} s" for threads, seconds in times.items()))
+
+
+if __name__ == "__main__":
+    large_steps()
