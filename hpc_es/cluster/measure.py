@@ -16,7 +16,8 @@ from hpc_es.core.data import Arrays, Chunk, Float64, Outcome, Poll, State
 from hpc_es.core.interfaces import Cutting
 from hpc_es.mpi.connect import connect
 from hpc_es.training.build import Parts, build_parts, build_task, decide_device
-from hpc_es.training.chunking import USUAL, Cut, CutPlan
+from hpc_es.training.chunk_sizes import Cut
+from hpc_es.training.chunking import USUAL, CutPlan
 from hpc_es.training.executors import SerialExecutor
 from hpc_es.training.generation import Generation, update_state
 

@@ -25,7 +25,8 @@ from hpc_es.cluster.measure import (
 )
 from hpc_es.config.schema import Stop
 from hpc_es.mpi.scheduler import evaluators
-from hpc_es.training.chunking import CutPlan, JobCosts, cut_by_time, evaluating_ranks, fitting_jobs
+from hpc_es.training.chunk_sizes import StepCosts, best_cut
+from hpc_es.training.chunking import CutPlan, cut_by_time, evaluating_ranks, fitting_jobs, most_jobs
 
 HEADER_BYTES = 100  # of a rank's message in addition to its rows
 ALL_EVALUATING = 0.99  # efficiency above which no loss is reported
@@ -338,13 +339,13 @@ def automatic(measured: MeasuredGeneration, population: int, ranks: int) -> CutP
     """Return how `mpi.chunk_size: auto` divides a round of `population` jobs."""
     costs, cutting = measured.costs, measured.cutting
     workers = evaluating_ranks(population, ranks, cutting, "auto", "auto")
-    calls = costs.call * sum(costs.lengths) / max(len(costs.lengths), 1) if costs.lockstep else 0.0
-    job = JobCosts(costs.evaluation_seconds, calls)
-    return CutPlan(
-        cut_by_time(cutting, population, job, len(workers), costs.theta),
-        ranks=len(workers),
-        rank_0_evaluates=0 in workers,
-    )
+    if cutting == "one by one":
+        cut = cut_by_time(population, costs.evaluation_seconds, len(workers))
+    else:
+        most = most_jobs(cutting, costs.theta)
+        steps = np.resize(np.asarray(costs.lengths or (1,), np.float64), population)
+        cut = best_cut(steps, StepCosts.linear(costs.call, costs.step, most), len(workers), most)
+    return CutPlan(cut, ranks=len(workers), rank_0_evaluates=0 in workers)
 
 
 def _population(measured: MeasuredGeneration) -> int:

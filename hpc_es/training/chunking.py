@@ -5,8 +5,8 @@ Unless `cutting` is "fixed" no result depends on either, so rank 0 adapts both t
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -20,26 +20,28 @@ from hpc_es.core.data import NO_FITNESS, Chunk, Float64, Rows, State, dataclass,
 from hpc_es.core.errors import RunError
 from hpc_es.core.interfaces import Cutting, Problem
 from hpc_es.core.keys import Keys
+from hpc_es.core.population import FactorisedNoise
 from hpc_es.mpi.scheduler import evaluators
 from hpc_es.mpi.world import World
 from hpc_es.training.build import Parts, cutting_of, unit_of
+from hpc_es.training.chunk_sizes import CHUNK_BYTES, Cut, StepCosts, best_cut, evenly
 from hpc_es.training.compatibility import uses_tensorflow
 
 USUAL = USUAL_CHUNK  # jobs of a chunk; batching more of them hardly speeds a policy up
+FIRST_AT_ONCE = 32  # jobs of a chunk of the first generation where large chunks save most of the time
 SMALLEST_USUAL = 4  # jobs of a chunk at the end of a round
 LARGEST_SECONDS, SMALLEST_SECONDS = 0.05, 0.002  # of a chunk of cheap evaluations
 FEW_SECONDS = 0.01  # total evaluation seconds of a generation below which a rank gets one chunk
 SHARED_SECONDS = 0.0005  # total evaluation seconds of a generation below which messages cost more than they save
-CACHE_BYTES = 2 << 20  # of the parameters of a chunk in lockstep
-SHARED_CALL = 0.05  # largest cost of a chunk's policy calls, relative to the time of its jobs in the environment
-SHARED_LAST_CALL = 0.3  # the same for the last chunks of a round, whose size determines how long ranks wait
-DISPATCH_SECONDS = 15e-6  # of rank 0 per chunk that it hands out
 FEW_JOBS = 32  # jobs per rank up to which it matters whether rank 0 evaluates too
 ORDERED_SECONDS = 0.02  # mean seconds of a job from which long jobs are handed out first
 MOST_REMEMBERED = 512  # evaluated candidates, from which durations are estimated
 MOST_COORDINATES = 1 << 14  # of candidates whose durations are estimated; those remembered then take 64 MiB
 NEIGHBOURS = 5  # similar candidates
 WELL_DIVIDED = 0.75  # share of the ranks' time below which a population that does not fit them is reported
+
+FIRST_PLANS = 4  # that are made in successive generations
+PLANNING_SHARE = 0.01  # of the time
 
 MIXED_CHUNK = (
     "steps of the environment draw from Python's or NumPy's global random generator, so episodes of one chunk affect "
@@ -48,46 +50,6 @@ MIXED_CHUNK = (
 )
 
 ChunkSize = int | Literal["auto"]  # mpi.chunk_size
-
-
-@dataclass(frozen=True)
-class Cut:
-    """Sizes of chunks: at most `largest` jobs, fewer towards the end of a round, but at least `smallest`.
-
-    With 0 for both, chunks stay as the algorithm asked for them. Otherwise sizes are rounded up to multiples of
-    `multiple`, the number of jobs that are computed together, if there are that many jobs for each rank. With
-    `is_even`, each rank gets the same number of chunks, usually one, and their sizes differ by at most `multiple`.
-    """
-
-    largest: int = 0
-    smallest: int = 0
-    multiple: int = 1
-    is_even: bool = False
-
-    def sizes(self, jobs: int, ranks: int) -> Iterator[int]:
-        """Yield the sizes of the chunks of a round.
-
-        Unless `is_even`, each is half of the remaining jobs, divided by the ranks. Ranks then end at nearly the same
-        time, however long episodes last (guided self-scheduling: Polychronopoulos & Kuck 1987), and sizes are even
-        numbers, because antithetic pairs share their noise.
-        """
-        multiple = self.multiple if jobs >= self.multiple * ranks else 1
-        if self.is_even:
-            calls = -(-jobs // multiple)
-            chunks = min(calls, ranks * -(-jobs // (ranks * max(self.largest, multiple))))
-            for number in range(chunks):
-                size = min(multiple * (calls // chunks + (number < calls % chunks)), jobs)
-                yield size
-                jobs -= size
-            return
-        least = max(1, min(self.smallest, jobs // (2 * ranks)))
-        while jobs:
-            share = -(-jobs // (2 * ranks)) if ranks > 1 else jobs
-            even = share + share % 2 if share > 1 else share
-            wanted = max(least, even) if self.largest > self.smallest else self.largest
-            size = min(-(-min(wanted, self.largest) // multiple) * multiple, jobs)
-            yield size
-            jobs -= size
 
 
 AS_ASKED = Cut()
@@ -132,51 +94,35 @@ class CutPlan:
         return CutPlan(cut, evaluated, bool(first), ranks, bool(rank_0_evaluates))
 
 
-@dataclass(frozen=True)
-class JobCosts:
-    """Mean seconds of the jobs of a generation, which determine the sizes of chunks."""
-
-    job: float  # in the environment or the objective
-    call: float = 0.0  # of the policy calls during a job, which all jobs of a chunk share
-
-
 def first_cut(cutting: Cutting, chunk_size: ChunkSize) -> Cut:
     """Return the cut of the first generation, before any job was timed."""
     if cutting == "fixed":
         return AS_ASKED
     if chunk_size != "auto":
         return Cut(chunk_size, chunk_size)
-    return AS_ASKED if cutting == "one by one" else Cut(USUAL, SMALLEST_USUAL)
-
-
-def cut_by_time(cutting: Cutting, jobs: int, costs: JobCosts, ranks: int, size: int) -> Cut:
-    """Return the cut of a generation from the costs of its `jobs` jobs.
-
-    Args:
-        cutting: "one by one" jobs are cheap calls, in chunks of some milliseconds. Other jobs of a chunk share the
-            policy's calls, so a chunk has enough jobs for calls to cost little; the last chunks of a round are smaller.
-            If that leaves less than two chunks to a rank, jobs are divided evenly.
-        size: bytes of the parameters of a job; a chunk in lockstep should fit the processor's cache.
-    """
-    job = max(costs.job, 1e-9)
     if cutting == "one by one":
-        seconds = job * jobs
-        timed = Cut(max(1, int(LARGEST_SECONDS / job)), max(1, round(SMALLEST_SECONDS / job)))
-        if ranks == 1 or seconds < SHARED_SECONDS:
-            return Cut(max(jobs, 1), max(jobs, 1)) if seconds < LARGEST_SECONDS else timed
-        return _evenly(-(-jobs // ranks)) if seconds < FEW_SECONDS else timed
-    most = max(1, CACHE_BYTES // max(size, 1)) if cutting == "at once" else USUAL
-    usual, last = (
-        min(most, math.ceil(max(costs.call / share, DISPATCH_SECONDS * ranks, job) / job))
-        for share in (SHARED_CALL, SHARED_LAST_CALL)
-    )
-    if ranks == 1 or jobs < 2 * last * ranks:
-        return _evenly(max(1, min(-(-jobs // ranks), most)))
-    return Cut(max(usual, min(-(-jobs // (2 * ranks)), most)), last)
+        return AS_ASKED
+    return Cut(FIRST_AT_ONCE if cutting == "at once" else USUAL, SMALLEST_USUAL)
 
 
-def _evenly(largest: int) -> Cut:
-    return Cut(largest, largest, is_even=True)
+def cut_by_time(jobs: int, job: float, ranks: int) -> Cut:
+    """Return the cut of a generation of `jobs` jobs "one by one", cheap calls that take `job` seconds each."""
+    job = max(job, 1e-9)
+    seconds = job * jobs
+    timed = Cut(max(1, int(LARGEST_SECONDS / job)), max(1, round(SMALLEST_SECONDS / job)))
+    if ranks == 1 or seconds < SHARED_SECONDS:
+        return Cut(max(jobs, 1), max(jobs, 1)) if seconds < LARGEST_SECONDS else timed
+    return evenly(-(-jobs // ranks)) if seconds < FEW_SECONDS else timed
+
+
+def most_jobs(cutting: Cutting, candidate_bytes: int) -> int:
+    """Return the largest size of chunks whose jobs advance together.
+
+    Environments that are stepped one after the other ("free") gain little from larger batches,
+    and each job of a chunk has an environment of its own.
+    """
+    most = max(1, CHUNK_BYTES // max(candidate_bytes, 1))
+    return most if cutting == "at once" else min(most, USUAL)
 
 
 def rank_0_saves_time(jobs: int, ranks: int, cutting: Cutting) -> bool:
@@ -196,29 +142,6 @@ def evaluating_ranks(
     usual = evaluators(ranks, master_evaluates)
     may_add = master_evaluates == "auto" and len(usual) < ranks and cutting != "fixed" and chunk_size == "auto"
     return range(ranks) if may_add and rank_0_saves_time(jobs, ranks, cutting) else usual
-
-
-class CallCosts:
-    """Estimates what a policy's call costs however many rows it has, from calls of different sizes."""
-
-    def __init__(self) -> None:
-        self._seconds: dict[int, tuple[float, float]] = {}  # by bit length of the rows per call: rows, seconds per call
-
-    def add(self, calls: float, rows: float, seconds: float) -> None:
-        """Add the calls of a generation: their number, the rows of all, and the seconds of all."""
-        if calls:
-            self._seconds[round(rows / calls).bit_length()] = rows / calls, seconds / calls
-
-    @property
-    def seconds(self) -> float:
-        """Seconds of a call without its rows; those of the smallest calls while all have about the same size."""
-        if not self._seconds:
-            return 0.0
-        (rows, seconds), (more_rows, more_seconds) = (self._seconds[f(self._seconds)] for f in (min, max))
-        if more_rows < 1.5 * rows:
-            return seconds
-        per_row = max(more_seconds - seconds, 0.0) / (more_rows - rows)
-        return max(seconds - per_row * rows, 0.0)
 
 
 def evaluation_size(episodes: int, cutting: Cutting, chunk_size: ChunkSize, ranks: int) -> int:
@@ -304,7 +227,10 @@ class ChunkPlanner:
 
     def __init__(self, config: Config, parts: Parts, world: World, evaluated: int) -> None:
         self._config, self._parts, self._world = config, parts, world
-        self._calls, self._evaluated = CallCosts(), evaluated
+        self._costs, self._evaluated = StepCosts(), evaluated
+        self._plans, self._planned = 0, 0.0  # number of plans by costs; when the last one was made
+        self._planning_seconds = 0.0  # that it took
+        self._candidate_bytes = candidate_bytes(parts)
         self._durations, self._orders_jobs = JobDurations(parts.problem), False
         chunk_size, cutting = config.mpi.chunk_size, parts.cutting
         self._closes = getattr(config.task, "close_at", None) is not None
@@ -360,14 +286,13 @@ class ChunkPlanner:
         vectors: Float64 = np.concatenate([algorithm.candidates(state, chunk).stacked() for chunk in chunks])
         return vectors.astype(np.float64)
 
-    def update(self, rows: Rows, evaluation: Rows, headers: npt.NDArray[np.void], size: int) -> None:
+    def update(self, rows: Rows, evaluation: Rows, chunks: npt.NDArray[np.void]) -> None:
         """Choose the plan of the next generation from the one before.
 
         Args:
             rows: rows[training jobs].
             evaluation: rows[evaluation jobs], empty without an evaluation.
-            headers: HEADER[ranks], the seconds of each rank in the environment and in the policy's calls.
-            size: bytes of theta.
+            chunks: CHUNK_TIME[chunks] of the training jobs.
         """
         if self._world.fault_handler.is_fault_tolerant:
             return  # surviving ranks name the chunks that they have by index, so chunks must stay as they were
@@ -377,13 +302,30 @@ class ChunkPlanner:
         if not self.is_adaptive or not len(rows):
             self.plan = replace(self.plan, evaluation_first=evaluation_first)
             return
-        steps = float(rows["length"].sum() + evaluation["length"].sum())
-        self._calls.add(float(headers["policy_calls"].sum()), steps, float(headers["policy"].sum()))
-        job = float(headers["environment"].sum()) / (len(rows) + len(evaluation))
-        costs = JobCosts(job, self._calls.seconds * float(rows["length"].mean()))
         plan = self._plan(self.plan.cut, len(rows), evaluation_first)
-        cut = cut_by_time(self._parts.cutting, len(rows), costs, plan.ranks, size)
-        self.plan = replace(plan, cut=self._in_calls(cut))
+        if self._parts.cutting == "one by one":
+            job = float(np.nansum(chunks["environment"])) / max(int(chunks["jobs"].sum()), 1)
+            self.plan = replace(plan, cut=self._in_calls(cut_by_time(len(rows), job, plan.ranks)))
+        else:
+            self.plan = replace(plan, cut=self._by_steps(plan, rows, chunks))
+
+    def _by_steps(self, plan: CutPlan, rows: Rows, chunks: npt.NDArray[np.void]) -> Cut:
+        """Return the cut by the costs of steps; it stays the same until planning takes less than 1 % of the time."""
+        started = time.perf_counter()
+        is_early = self._plans < FIRST_PLANS
+        if not is_early and started - self._planned < self._planning_seconds / PLANNING_SHARE:
+            return plan.cut
+        self._costs.add(chunks)
+        steps = rows["length"].astype(np.float64)
+        if not self._costs.are_known or not steps.any():
+            return plan.cut
+        most = most_jobs(self._parts.cutting, self._candidate_bytes)
+        multiple = self._parts.problem.call_size
+        cut = best_cut(steps, self._costs, plan.ranks, most, multiple, plan.cut if self._plans else None)
+        self._plans += 1
+        self._planned = time.perf_counter()
+        self._planning_seconds = self._planned - started
+        return self._in_calls(cut)
 
     def _in_calls(self, cut: Cut) -> Cut:
         """Return the cut into chunks that fill the calls of the problem, unless the config sets the size of chunks."""
@@ -407,6 +349,14 @@ def idle_warning(config: Config, problem: Problem, ranks: int) -> str | None:
         state = problem.carried().merge_into(algorithm.initial())
         jobs = training_jobs(algorithm.ask(state, 0, np.zeros(0, row_dtype()), NO_FITNESS))
     return _idle_warning(config, jobs, cutting_of(config, problem), unit, ranks)
+
+
+def candidate_bytes(parts: Parts) -> int:
+    """Return the bytes of what is formed of a candidate: its factors with noise of low rank, else its parameters."""
+    if isinstance(parts.noise, FactorisedNoise):
+        return 4 * parts.noise.factorisation.compact.size
+    layout = getattr(parts.problem, "layout", None)
+    return 4 * layout.size if layout is not None else 0
 
 
 def training_jobs(chunks: Sequence[Chunk]) -> int:

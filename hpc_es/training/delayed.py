@@ -27,7 +27,7 @@ from hpc_es.mpi.world import Int64, World, decode, encode, from_words, to_words
 from hpc_es.training.build import Parts
 from hpc_es.training.chunking import CutPlan
 from hpc_es.training.executors import MpiExecutor, add_headers, gathered_here
-from hpc_es.training.generation import HEADER, Evaluated, Generation, Update
+from hpc_es.training.generation import HEADER, Evaluated, Generation, TimedChunk, Update
 
 TASK = 7  # tag of messages to workers, in addition to those of Work
 PURPOSES: tuple[Purpose, ...] = ("train", "probe", "evaluate")
@@ -48,6 +48,7 @@ class OpenGeneration:
     headers: npt.NDArray[np.void]  # HEADER[ranks]
     missing: int = 0  # chunks of the current round without an outcome
     outcomes: dict[int, Outcome] = field(default_factory=dict)  # by chunk index
+    timed: dict[int, TimedChunk] = field(default_factory=dict)  # by chunk index
     sent: set[tuple[int, bool]] = field(default_factory=set)  # workers that have its state: of jobs, or of evaluations
     messages: dict[bool, Int64] = field(default_factory=dict)  # these two states as messages, if they were sent
     is_prepared: bool = False
@@ -241,6 +242,7 @@ class DelayedPhase:
         self._chunk_seconds = 0.9 * recent + 0.1 * seconds
         opened.headers[rank : rank + 1] = add_headers(opened.headers[rank : rank + 1], header)
         opened.outcomes[key[1]] = outcome
+        opened.timed[key[1]] = _timed(header)
         opened.missing -= 1
         if not opened.missing:
             own = {chunk.index: opened.outcomes[chunk.index].rows for chunk in opened.generation.chunks}
@@ -264,7 +266,13 @@ class DelayedPhase:
             gathered = gathered_here(generation, opened.outcomes, blocks)
             results, evaluation = generation.results(gathered), generation.rows("evaluate")
             opened.headers[:1] = add_headers(opened.headers[:1], self._executor.header({}))
-            evaluated = Evaluated(opened.headers, results, evaluation, gathered.learned)
+            evaluated = Evaluated(
+                opened.headers,
+                results,
+                evaluation,
+                gathered.learned,
+                chunk_times=generation.chunk_times(opened.timed),
+            )
             update: Update | None = None
             with contextlib.suppress(RunError):  # which the caller gets when this generation is next
                 update = self._apply(self._newest, evaluated, opened.measured)
@@ -361,6 +369,12 @@ class DelayedPhase:
             number = np.array([state.generation, block], np.int64)
             self._world.send(0, TASK, to_words(encode({"block": number, **generation.partial_update(block)})))
         self._executor.clock.add("update", since)
+
+
+def _timed(header: npt.NDArray[np.void]) -> TimedChunk:
+    """Return the times of a chunk. It took as long as its steps, because updates are made between them."""
+    environment, policy = float(header["environment"][0]), float(header["policy"][0])
+    return TimedChunk(environment, environment + policy, float(header["policy_calls"][0]))
 
 
 def _numbers(chunk: Chunk) -> Array:

@@ -25,7 +25,16 @@ from hpc_es.mpi.world import World, decode, encode
 from hpc_es.training.build import Parts
 from hpc_es.training.chunking import SHARED_SECONDS, CutPlan
 from hpc_es.training.collective import FailureReports
-from hpc_es.training.generation import HEADER, TIMES, BlocksOnDemand, Evaluated, Gathered, Generation, MetricsRow
+from hpc_es.training.generation import (
+    HEADER,
+    TIMES,
+    BlocksOnDemand,
+    Evaluated,
+    Gathered,
+    Generation,
+    MetricsRow,
+    TimedChunk,
+)
 
 if TYPE_CHECKING:
     from hpc_es.core.rank_output import RankLog
@@ -33,6 +42,9 @@ if TYPE_CHECKING:
 
 # Over the rounds of a generation.
 SUMMED = ("policy_calls", *TIMES, "chunks", "arrays", "mixed", "evaluating", "given_up")
+
+# The times of a chunk in a message, as `TimedChunk`.
+TIMED = np.dtype([("index", "<i8"), ("environment", "<f8"), ("elapsed", "<f8"), ("steps", "<f8")])
 
 PACKED_BYTES = 1 << 26  # of small arrays that are put together, since only large ones are returned to the system
 ALONE_SECONDS = 0.25  # that rank 0 runs generations alone before the next one on all ranks
@@ -94,7 +106,8 @@ class Executor(ABC):
         self.profiler: Profiler | None = None  # with `report.profile`
         self.rank_log: RankLog | None = None  # with `report.rank_logs`
         self._round_started = self._last_chunk_ended = 0.0  # on this rank
-        self._chunk_seconds: dict[int, float] = {}  # in the environment, of this generation by chunk index
+        self._timed: dict[int, TimedChunk] = {}  # this generation's chunks, by index
+        self._elapsed: dict[int, float] = {}  # seconds of this rank's chunks, by index
 
     @property
     def evaluators(self) -> Sequence[int]:
@@ -105,7 +118,7 @@ class Executor(ABC):
         """Evaluate all rounds, then compute the blocks of the update."""
         self.clock = self.clock.next(generation.number)
         outcomes: dict[int, Outcome] = {}
-        self._chunk_seconds = {}
+        self._timed, self._elapsed = {}, {}
         headers, tail = self._no_headers(), 0.0
         while chunks := generation.next_chunks():
             self._round_started = self._last_chunk_ended = time.perf_counter()
@@ -119,8 +132,9 @@ class Executor(ABC):
         if not generation.train:
             return Evaluated(headers, Results(generation.rows("train"), []), evaluation, tail_seconds=tail)
         gathered = self.update(generation, outcomes, bool(headers["arrays"].any()))
-        seconds = generation.job_seconds(self._chunk_seconds)
-        return Evaluated(headers, generation.results(gathered), evaluation, gathered.learned, seconds, tail)
+        times = generation.chunk_times(self._timed)
+        seconds = generation.job_seconds(self._timed)
+        return Evaluated(headers, generation.results(gathered), evaluation, gathered.learned, seconds, tail, times)
 
     def replay(self, generation: Generation, rows: Rows, probes: Rows) -> Results[object]:
         """Return the results of a generation from stored rows of its training jobs and probes."""
@@ -161,10 +175,22 @@ class Executor(ABC):
         else:
             outcome = self.profiler.evaluate(generation, chunk, poll)
         self.clock.add_outcome(outcome, since)
+        self._elapsed[chunk.index] = time.perf_counter() - since
         if outcome.failures and self.reports is not None:
             self.reports.add(generation.number, chunk, outcome.failures)
         self._last_chunk_ended = time.perf_counter()
         return outcome
+
+    def _own_times(self, outcomes: Mapping[int, Outcome]) -> dict[int, TimedChunk]:
+        """Return the times of this rank's chunks, by ascending index."""
+        return {
+            index: TimedChunk(
+                outcomes[index].seconds.get("environment", math.nan),
+                self._elapsed.get(index, 0.0),
+                outcomes[index].seconds.get("policy_calls", 0.0),
+            )
+            for index in sorted(outcomes)
+        }
 
     def header(self, outcomes: Mapping[int, Outcome]) -> npt.NDArray[np.void]:
         """Return HEADER[1] of this rank with its outcomes of a round."""
@@ -295,7 +321,7 @@ class MpiExecutor(Executor):
         header = self.header(own)
         if self._world.size == 1:
             headers, rows = header, {index: outcome.rows for index, outcome in own.items()}
-            self._chunk_seconds |= {index: _seconds(outcome) for index, outcome in own.items()}
+            self._timed |= self._own_times(own)
         else:
             headers, rows = self._allgather_rows(generation, chunks, own, header)
         if headers["failures"].any():
@@ -314,25 +340,22 @@ class MpiExecutor(Executor):
     ) -> tuple[npt.NDArray[np.void], dict[int, Rows]]:
         """Return HEADER[ranks] and the rows of all chunks by index.
 
-        A message is the header of a rank, the indices of its chunks as int64, their seconds as float64, and their rows
-        in that order.
+        A message is the header of a rank, TIMED of its chunks, and their rows in that order.
         """
-        indices = np.array(sorted(own), np.int64)
-        seconds = np.array([_seconds(own[i]) for i in indices], np.float64)
-        rows_of_chunks = [own[i].rows.tobytes() for i in indices]
-        message = b"".join([header.tobytes(), indices.tobytes(), seconds.tobytes(), *rows_of_chunks])
+        own_times = self._own_times(own)
+        timed = np.array([(index, *times) for index, times in own_times.items()], TIMED)
+        rows_of_chunks = [own[index].rows.tobytes() for index in own_times]
+        message = b"".join([header.tobytes(), timed.tobytes(), *rows_of_chunks])
         jobs = {chunk.index: chunk.jobs for chunk in chunks}
         headers, rows = self._no_headers(), dict[int, Rows]()
         for rank, received in enumerate(self._world.allgather(np.frombuffer(message, np.uint8))):
             memory = received.tobytes()
             headers[rank : rank + 1] = np.frombuffer(memory, HEADER, 1)
             start = HEADER.itemsize
-            listed = np.frombuffer(memory, np.int64, int(headers[rank]["chunks"]), start)
-            start += listed.nbytes
-            durations = np.frombuffer(memory, np.float64, len(listed), start)
-            start += durations.nbytes
-            self._chunk_seconds |= dict(zip(listed.tolist(), durations.tolist(), strict=True))
-            for index in listed.tolist():
+            timed = np.frombuffer(memory, TIMED, int(headers[rank]["chunks"]), start)
+            start += timed.nbytes
+            for index, *times in timed.tolist():
+                self._timed[index] = TimedChunk(*times)
                 rows[index] = np.frombuffer(memory, generation.parts.row, jobs[index], start)
                 start += rows[index].nbytes
         return headers, rows
@@ -529,10 +552,6 @@ def first_units(chunks: Sequence[Chunk], unit: int) -> dict[int, int]:
         numbers[chunk.index] = following - (chunk.offset > 0)
         following = numbers[chunk.index] - (-(chunk.offset + chunk.jobs) // unit)
     return numbers
-
-
-def _seconds(outcome: Outcome) -> float:
-    return outcome.seconds.get("environment", math.nan)
 
 
 def _prefixed(prefix: str, arrays: Arrays) -> dict[str, Array]:

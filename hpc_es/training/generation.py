@@ -10,6 +10,7 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -40,6 +41,7 @@ from hpc_es.core.interfaces import AnyAlgorithm, Problem
 from hpc_es.mpi.world import decode, encode
 from hpc_es.tasks.problems import ProblemDefaults, ranks_returns
 from hpc_es.training.build import Parts
+from hpc_es.training.chunk_sizes import CHUNK_TIME
 from hpc_es.training.chunking import CutPlan, recut
 
 NOTHING_CARRIED = ProblemState()
@@ -125,11 +127,22 @@ class Generation:
         """Return chunks of a round in the order in which they are handed out; those of long jobs come first."""
         return self._plan.in_order(chunks) if self.round == 1 else chunks
 
-    def job_seconds(self, by_chunk: Mapping[int, float]) -> Float64:
-        """Return the seconds of the training jobs, float64[jobs], from those of their chunks; NaN if unknown."""
+    def job_seconds(self, timed: Mapping[int, TimedChunk]) -> Float64:
+        """Return the seconds of the training jobs, float64[jobs], by chunk index; NaN if unknown."""
         chunks = [chunk for chunk in self.chunks if chunk.purpose == "train"]
-        seconds = [by_chunk.get(chunk.index, math.nan) / chunk.jobs for chunk in chunks]
+        by_chunk = [timed[chunk.index].environment if chunk.index in timed else math.nan for chunk in chunks]
+        seconds = [seconds / chunk.jobs for seconds, chunk in zip(by_chunk, chunks, strict=True)]
         return np.repeat(seconds, [chunk.jobs for chunk in chunks])
+
+    def chunk_times(self, timed: Mapping[int, TimedChunk]) -> npt.NDArray[np.void]:
+        """Return CHUNK_TIME of the training chunks whose times are known by chunk index."""
+        times = []
+        for chunk in self.chunks:
+            if chunk.purpose == "train" and chunk.index in timed:
+                environment, elapsed, steps = timed[chunk.index]
+                timesteps = float(self._rows[chunk.index]["length"].sum())
+                times.append((chunk.jobs, steps, timesteps, elapsed, environment))
+        return np.array(times, CHUNK_TIME)
 
     def evaluate(self, chunk: Chunk, poll: Poll) -> Outcome:
         """Evaluate a chunk of the current round; RunError if the outcome has a wrong number of learned items."""
@@ -343,6 +356,14 @@ HEADER = np.dtype(
 )
 
 
+class TimedChunk(NamedTuple):
+    """How long a chunk took."""
+
+    environment: float  # seconds in the environment or the objective; NaN if unknown
+    elapsed: float  # seconds of all, also of noise and policy
+    steps: float  # that its jobs took together; 0 if they take none
+
+
 @dataclass(frozen=True)
 class Evaluated:
     """An evaluated generation on rank 0, before the update."""
@@ -353,6 +374,7 @@ class Evaluated:
     learned: Sequence[Sequence[Arrays]] = ()  # of each unit of training jobs and probes, in order: its parts
     job_seconds: Float64 = field(default_factory=lambda: NO_FITNESS)  # float64[training jobs], NaN if unknown
     tail_seconds: float = 0.0  # that the first rank to finish waited for the last one, summed over rounds
+    chunk_times: npt.NDArray[np.void] = field(default_factory=lambda: np.zeros(0, CHUNK_TIME))
 
 
 MetricsRow = dict[str, float | int | None]

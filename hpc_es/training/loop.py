@@ -352,7 +352,7 @@ class Training:
         self.writer.counters.update(counters_after(self.writer.counters, metrics, results.rows))
         self.writer.count_evaluations(metrics)
         self.writer.add(self.state, metrics, algorithm.solutions(before, results))
-        self._planner.update(results.rows, evaluated.evaluation, evaluated.headers, self.state.theta.nbytes)
+        self._planner.update(results.rows, evaluated.evaluation, evaluated.chunk_times)
         self._planner.order(self.state)
         self.writer.notices(before.generation, algorithm.notices(before, results, update.after))
         return metrics

@@ -18,22 +18,21 @@ from hpc_es.core.errors import RunError
 from hpc_es.core.interfaces import MixedCoordinates
 from hpc_es.core.keys import Keys
 from hpc_es.core.population import Explicit, Layout, Population
+from hpc_es.training.chunk_sizes import CHUNK_TIME, Cut
 from hpc_es.training.chunking import (
     AS_ASKED,
     MOST_COORDINATES,
-    CallCosts,
     ChunkPlanner,
-    Cut,
     CutPlan,
     JobDurations,
     division_message,
     evaluating_ranks,
     evaluation_size,
     idle_message,
+    most_jobs,
     recut,
 )
 from hpc_es.training.executors import first_units
-from hpc_es.training.generation import HEADER
 
 
 def plan(
@@ -52,27 +51,17 @@ def plan(
     )
     algorithm = algorithm or SimpleNamespace(ask=lambda state, round, rows, fitness: cut(asked, 16))
     parts: Any = SimpleNamespace(cutting=cutting, unit=16, algorithm=algorithm, row=row_dtype(), delay_line=None)
-    parts.problem = SimpleNamespace(call_size=call_size)
+    parts.problem, parts.noise = SimpleNamespace(call_size=call_size), None
     world: Any = SimpleNamespace(size=ranks, fault_handler=SimpleNamespace(is_fault_tolerant=is_fault_tolerant))
     return ChunkPlanner(config, parts, world, 10)
 
 
-def after(
-    result: ChunkPlanner,
-    seconds: float,
-    jobs: int = 64,
-    parameters: int = 10,
-    lengths: Any = (1, ()),
-    calls: int = 0,
-    call_seconds: float = 0.0,
-) -> CutPlan:
-    """The plan after a generation in which each job took this number of seconds, and each rank made these calls."""
+def after(result: ChunkPlanner, seconds: float, jobs: int = 64, lengths: Any = (1, ()), steps: float = 0.0) -> CutPlan:
+    """The plan after a generation of one chunk, whose jobs took this number of seconds each."""
     rows, measured = np.zeros(jobs, row_dtype()), np.zeros(len(lengths[1]), row_dtype())
     rows["length"], measured["length"] = lengths
-    headers = np.zeros(2, HEADER)
-    headers["environment"] = seconds * jobs / 2
-    headers["policy_calls"], headers["policy"] = calls, call_seconds * calls
-    result.update(rows, measured, headers, 4 * parameters)
+    timesteps, elapsed = float(rows["length"].sum()), seconds * jobs
+    result.update(rows, measured, np.array([(jobs, steps, timesteps, elapsed, elapsed)], CHUNK_TIME))
     return result.plan
 
 
@@ -94,59 +83,31 @@ def test_cheap_jobs_are_combined_by_duration(seconds: float, ranks: int, expecte
     assert after(result, seconds).cut == expected
 
 
-@pytest.mark.parametrize(
-    ("seconds", "ranks", "parameters", "expected"),
-    [
-        (0.001, 1, 10, 64),  # all at once
-        (0.001, 2, 10, 32),
-        (0.001, 3, 10, 22),
-        (0.001, 1, 17_000, 30),  # of 68 kB each, in 2 MiB
-        (0.001, 1, 1_000_000, 1),
-    ],
-)
-def test_lockstep_jobs_are_divided_evenly_where_calls_are_expensive(
-    seconds: float, ranks: int, parameters: int, expected: int
-) -> None:
-    """A call of 10 ms is 5 % of the time of 200 jobs of 1 ms, more than there are."""
-    cut_ = after(plan(ranks, "at once"), seconds, parameters=parameters, calls=8, call_seconds=0.01).cut
-    assert cut_ == Cut(expected, expected, is_even=True)
+def test_jobs_that_advance_together_are_divided_evenly() -> None:
+    """A step of 64 jobs takes 1 ms; half of it is taken to be shared, so each rank gets one chunk."""
+    assert after(plan(2, "at once"), 0.2 / 64, lengths=(200, ()), steps=200).cut == Cut(32, 32, is_even=True)
+
+
+def test_a_generation_without_a_step_leaves_the_plan_as_it_was() -> None:
+    """Every episode failed in its first step, so nothing is known about costs."""
+    result = plan(2, "free")
+    before = result.plan
+    assert after(result, 0.0, lengths=(0, ()), steps=1) == before
+    assert after(result, 0.0, lengths=(0, ()), steps=1) == before
 
 
 @pytest.mark.parametrize(
-    ("call_seconds", "ranks", "jobs", "parameters", "expected"),
+    ("cutting", "candidate", "expected"),
     [
-        (0.001, 2, 64, 10, Cut(16, 1)),  # a call is 1 % of the 0.1 s of a job
-        (0.02, 2, 14, 10, Cut(4, 1)),  # 20 % of a job, 5 % of four; too much for all chunks, but not for the last
-        (0.08, 2, 64, 10, Cut(16, 3)),  # 80 % of a job, 27 % of three
-        (0.08, 2, 11, 10, Cut(6, 6, is_even=True)),  # less than two chunks of three to a rank
-        (0.001, 2, 64, 250_000, Cut(2, 1)),  # of 1 MB each
-        (0.0, 1000, 4000, 10, Cut(2, 1)),  # rank 0 needs 15 ms for a thousand answers
-        (0.0, 20_000, 160_000, 10, Cut(4, 3)),  # and 0.3 s for twenty thousand, three jobs
+        ("at once", 4 * 67_585, 248),  # 64 MiB over 270 kB, the parameters of two layers of 256
+        ("at once", 4 * 1_000, 16_777),
+        ("at once", 1 << 30, 1),
+        ("free", 4 * 1_000, 16),
+        ("free", 1 << 30, 1),
     ],
 )
-def test_lockstep_chunks_are_as_small_as_calls_and_answers_allow(
-    call_seconds: float, ranks: int, jobs: int, parameters: int, expected: Cut
-) -> None:
-    """Jobs of 0.1 s: half of the jobs at first, divided among the ranks, then fewer."""
-    cut_ = after(plan(ranks, "at once"), 0.1, jobs, parameters, calls=8, call_seconds=call_seconds).cut
-    assert cut_ == expected
-
-
-def test_chunks_of_compiled_policies_fill_their_calls() -> None:
-    result = after(plan(2, "at once", call_size=8), 0.1, parameters=250_000, calls=8, call_seconds=0.001)
-    assert result.cut == Cut(2, 1, 8)
-
-
-def test_cost_of_a_call_is_that_without_its_rows() -> None:
-    """10 us and 2 us per row: 18 us with 4 rows, 42 us with 16 rows."""
-    costs = CallCosts()
-    assert costs.seconds == 0.0
-    costs.add(calls=100, rows=400, seconds=100 * 18e-6)
-    assert costs.seconds == pytest.approx(18e-6)  # how much the rows cost is not known yet
-    costs.add(calls=10, rows=160, seconds=10 * 42e-6)
-    assert costs.seconds == pytest.approx(10e-6)
-    costs.add(calls=0, rows=0, seconds=0.0)
-    assert costs.seconds == pytest.approx(10e-6)
+def test_memory_limits_the_jobs_that_advance_together(cutting: Any, candidate: int, expected: int) -> None:
+    assert most_jobs(cutting, candidate) == expected
 
 
 @pytest.mark.parametrize(
@@ -174,32 +135,6 @@ def test_chunks_are_unchanged_if_fixed_or_after_the_loss_of_ranks() -> None:
     assert after(plan(cutting="fixed"), 0.001).cut == after(plan(cutting="fixed", requested=5), 0.001).cut == AS_ASKED
     assert after(plan(is_fault_tolerant=True), 0.001).cut == AS_ASKED
     assert after(plan(cutting="free", is_fault_tolerant=True), 0.001).cut == Cut(16, 4)
-
-
-@pytest.mark.parametrize(
-    ("cut_", "jobs", "ranks", "expected"),
-    [
-        (Cut(16, 4), 64, 2, [16, 12, 10, 8, 6, 4, 4, 4]),  # half of what is left, shared, even
-        (Cut(16, 4), 64, 1, [16, 16, 16, 16]),
-        (Cut(16, 4), 64, 64, [1] * 64),
-        (Cut(16, 4), 12, 4, [2, 2, *[1] * 8]),
-        (Cut(16, 4), 200, 4, [16] * 6 + [14, 12, 10, 10, 8, 8, 6, 6, 4, 4, 4, 4, 4, 4, 4, 2]),
-        (Cut(5, 5), 12, 3, [5, 5, 2]),
-        (Cut(1, 1), 3, 2, [1, 1, 1]),
-        (Cut(16, 4, 16), 70, 2, [16, 16, 16, 16, 6]),
-        (Cut(1, 1, 8), 20, 2, [8, 8, 4]),
-        (Cut(12, 4, 8), 64, 2, [16, 16, 8, 8, 8, 8]),  # 12 is rounded up
-        (Cut(16, 4, 16), 31, 2, [8, 6, 6, 4, 4, 3]),  # fewer than a call for each rank
-        (Cut(22, 22, 1, True), 64, 3, [22, 21, 21]),
-        (Cut(5, 5, 1, True), 5, 3, [2, 2, 1]),
-        (Cut(9, 9, 1, True), 2, 3, [1, 1]),
-        (Cut(4, 4, 1, True), 18, 2, [3] * 6),  # larger chunks would not fit the cache
-        (Cut(20, 20, 8, True), 50, 2, [16, 16, 16, 2]),  # calls of eight
-    ],
-)
-def test_chunks_get_smaller_towards_the_end(cut_: Cut, jobs: int, ranks: int, expected: list[int]) -> None:
-    assert list(cut_.sizes(jobs, ranks)) == expected
-    assert sum(expected) == jobs
 
 
 def test_jobs_are_divided_again_and_keep_their_units() -> None:
