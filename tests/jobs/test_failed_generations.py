@@ -6,6 +6,8 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+import gymnasium
+import numpy as np
 import pytest
 
 import hpc_es
@@ -150,3 +152,36 @@ def test_run_ends_after_the_same_generation_on_any_ranks(kind: str, tmp_path: Pa
         for run in (tmp_path / "1", tmp_path / "3")
     )
     assert one == three and one[0] > 1
+
+
+class OldStep(gymnasium.Env[Any, Any]):
+    """Step returns the four values of old gym, so an episode fails before anything was measured."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,))
+    action_space = gymnasium.spaces.Box(-1, 1, (1,))
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        return np.zeros(2, np.float32), 0.0, True, {}
+
+
+@pytest.mark.parametrize("kind", ["es", "ars", "cma_es", "pgpe", "deep_ga", "novelty"])
+def test_episodes_that_all_fail_in_their_first_step_end_the_run_with_the_reason(kind: str, tmp_path: Path) -> None:
+    gymnasium.register("OldStep-v0", OldStep)
+    task: dict[str, Any] = {"env_id": "OldStep-v0"}
+    if kind == "novelty":
+        task["behaviour"] = {"final_observation": True}
+    settings = {
+        "task": task,
+        "policy": {"hidden_dims": [4]},
+        "algorithm": {"kind": kind, "population_size": 8},
+        "stop": {"generations": 3},
+        **SILENT,
+    }
+    try:
+        with pytest.raises(RunFailedError, match="all jobs of generation 0 failed"):
+            train(tmp_path, settings)
+    finally:
+        gymnasium.registry.pop("OldStep-v0")
