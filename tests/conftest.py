@@ -15,6 +15,8 @@ import pytest
 
 CACHE = tempfile.TemporaryDirectory()  # for tests and their jobs, instead of the user's; the workers share it
 os.environ.setdefault("MPLCONFIGDIR", str(Path.home() / ".cache" / "matplotlib"))  # its list of fonts takes seconds
+for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):  # before NumPy is imported
+    os.environ.setdefault(_name, "1")  # as in jobs: on some processors the last bits of products depend on it
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # else each of a thousand processes compiles the package again
 sys.dont_write_bytecode = False
 if "PYTEST_XDIST_WORKER" not in os.environ:
