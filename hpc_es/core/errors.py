@@ -90,12 +90,12 @@ class RunFailedError(RunError):
 GIVEN_UP = "given up: enough other jobs of the generation were done (task.close_at)"
 
 
-# Exceptions that pass through code of the user's. Everything else that this code raises is its own failure: also
-# SystemExit, GeneratorExit and other exceptions that would end the program.
+# Exceptions that pass through code of the user's. Everything else that this code raises is its own
+# failure: also SystemExit, GeneratorExit and other exceptions that would end the program.
 
 
 class Interruption(BaseException):
-    """hpc_es itself interrupts code of the user's, from a signal handler or a poll. That code has not failed."""
+    """hpc_es itself interrupts code of the user's, from a signal handler or a poll; no failure."""
 
 
 class GenerationClosed(Interruption):
@@ -109,8 +109,8 @@ class Exit(SystemExit):
 def is_users(error: BaseException) -> bool:
     """Return whether code of the user's raised this exception.
 
-    Not a Ctrl-C: Python's own handler raises KeyboardInterrupt in the main thread. While a run handles SIGINT, only
-    code of the user's raises it.
+    Not a Ctrl-C: Python's own handler raises KeyboardInterrupt in the main thread. While a run
+    handles SIGINT, only code of the user's raises it.
     """
     if isinstance(error, KeyboardInterrupt):
         is_handled = signal.getsignal(signal.SIGINT) is not signal.default_int_handler
@@ -119,14 +119,14 @@ def is_users(error: BaseException) -> bool:
 
 
 def require_users(error: BaseException) -> None:
-    """Raise an exception again that code of the user's has not raised, since it is no failure of an evaluation."""
+    """Raise an exception again that code of the user's has not raised: it fails no evaluation."""
     if not is_users(error):
         raise error
 
 
 @contextlib.contextmanager
 def ignored_failures() -> Iterator[None]:
-    """Ignore all exceptions that code of the user's raises in this context, such as `close` of an environment."""
+    """Ignore what code of the user's raises in this context, such as `close` of an environment."""
     try:
         yield
     except BaseException as error:
@@ -135,7 +135,7 @@ def ignored_failures() -> Iterator[None]:
 
 @contextlib.contextmanager
 def exits_as_errors(what: str = "code of yours", remedy: str = "return, or raise an Exception") -> Iterator[None]:
-    """Raise RunError in place of exceptions of the user's that would end the program, such as SystemExit(0).
+    """Raise RunError in place of exceptions of the user's that would end the program.
 
     Within an evaluation they fail the evaluation only. `what` raised them.
     """

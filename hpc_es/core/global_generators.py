@@ -1,7 +1,8 @@
-"""Python's and NumPy's global random generators, which callers of hpc_es do not share with the code that it calls.
+"""Python's and NumPy's global random generators: the caller's states apart from those of a run.
 
-Environments, objectives and networks may draw from them, so evaluations seed them by key. The caller's own states come
-back whenever the caller's code runs: after a call, between the rows of a run, and in callbacks.
+Environments, objectives and networks may draw from them, so evaluations seed them by key. The
+caller's own states come back whenever the caller's code runs: after a call, between the rows of a
+run, and in callbacks.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 
 
 class GlobalGenerators:
-    """The states of the side that does not run at the moment: the caller, or the code that hpc_es calls.
+    """The states of the side that does not run at the moment: the caller, or code that hpc_es calls.
 
         generators = GlobalGenerators()
         with generators.exchanged():          the caller's states are put aside
