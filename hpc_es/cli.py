@@ -19,7 +19,9 @@ os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
 from hpc_es.core import arguments as command_line  # noqa: E402
 from hpc_es.core.errors import (  # noqa: E402
     DeniedError,
+    Exit,
     UserError,
+    exits_as_errors,
     nearest,
 )
 from hpc_es.core.machine import __version__  # noqa: E402
@@ -92,7 +94,7 @@ def _module(name: str) -> ModuleType:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Parse and run one command; raise UserError for what the user can correct, SystemExit from argparse."""
+    """Parse and run one command; raise UserError for what the user can correct, Exit from argparse."""
     top = Parser(
         prog="hpc-es",
         usage="hpc-es [-h] [--version] COMMAND ...",
@@ -154,7 +156,8 @@ def run_completion(arguments: argparse.Namespace) -> int:
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and end the process with its status; a user's mistake is a message without traceback."""
     try:
-        status = run(sys.argv[1:] if arguments is None else arguments)
+        with exits_as_errors():
+            status = run(sys.argv[1:] if arguments is None else arguments)
         sys.stdout.flush()
     except (UserError, PermissionError) as error:
         message = DeniedError(error) if isinstance(error, PermissionError) else error
@@ -166,4 +169,4 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except BrokenPipeError:  # such as `hpc-es options | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = BROKEN_PIPE
-    sys.exit(status)
+    raise Exit(status)

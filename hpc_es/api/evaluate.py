@@ -23,6 +23,7 @@ from hpc_es.config.resolved import parse_resolved
 from hpc_es.config.schema import USUAL_CHUNK, Config
 from hpc_es.core.data import INFO, Chunk, Jobs, JsonObject, Outcome, ProblemState, Rows, cut
 from hpc_es.core.errors import CheckpointError, UserError
+from hpc_es.core.global_generators import restored_generators
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.core.machine import stepping_differences
 from hpc_es.core.policy import Actor, Batch, Episodic, Policy
@@ -70,6 +71,7 @@ def choose_device(world: World, config: Config) -> None:
         sys.stderr.write("".join(f"{line}, but {request.key} is gpu\n" for line in decision.lines(world)))
 
 
+@restored_generators()
 def evaluate(source: StoredPolicy, asked: EvaluationRequest) -> JsonObject:
     """Return statistics of the episodes; those of returns and lengths leave out failed episodes, and may be None."""
     if asked.actions == "sampled":

@@ -12,8 +12,10 @@ import math
 import os
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import astuple, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -22,7 +24,8 @@ import numpy as np
 from hpc_es.config.resolved import completed, dump, identity, named_user_kinds, plain_data, resolved
 from hpc_es.config.schema import Config
 from hpc_es.core.data import JsonObject, dataclass
-from hpc_es.core.errors import ConfigError, UserError
+from hpc_es.core.errors import ConfigError, UserError, failure_from_error
+from hpc_es.core.rank_output import terminal_errors
 from hpc_es.core.slurm import this_run
 from hpc_es.mpi.connect import connect
 from hpc_es.mpi.guard import Signals
@@ -107,7 +110,7 @@ class Repetitions:
         for index in part.share(len(own)):
             repetition = own.start + index
             try:
-                one = self._run_repetition(group, part, repetition, shared)
+                one = contained(group, partial(self._run_repetition, group, part, repetition, shared))
             except CollectiveExit as ended:  # the other groups are waited for all the same
                 one = ended.reason
             reason = combine(reason, one)
@@ -252,6 +255,24 @@ class GroupPoll:
         items = ", ".join(f"{n} (generation {finished_generations(r.path(n))})" for n in missing)
         sys.stdout.write(f"waiting for repetitions {items}\n")
         sys.stdout.flush()
+
+
+def contained(world: World, run: Callable[[], ExitReason]) -> ExitReason:
+    """Return the reason of one of several runs; an exception ends this run only.
+
+    With several ranks it ends the job, because the other ranks are within the run; the same command continues.
+    """
+    if world.size > 1:
+        return run()
+    try:
+        return run()
+    except CollectiveExit as ended:
+        return ended.reason
+    except UserError as error:
+        return ExitReason(error.status, str(error))
+    except Exception as error:
+        terminal_errors().write("".join(traceback.format_exception(error)))
+        return ExitReason(1, failure_from_error(error).text)
 
 
 def combine(one: ExitReason, other: ExitReason) -> ExitReason:

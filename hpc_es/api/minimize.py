@@ -18,7 +18,8 @@ from hpc_es.config.loading import validate
 from hpc_es.config.resolved import dump_json, parse_resolved
 from hpc_es.config.schema import Config
 from hpc_es.core.data import ConfigData, Float64, JsonObject
-from hpc_es.core.errors import RunFailedError
+from hpc_es.core.errors import Exit, RunFailedError, exits_as_errors
+from hpc_es.core.global_generators import GlobalGenerators
 from hpc_es.mpi.connect import connect
 from hpc_es.mpi.guard import Signals, install_hooks
 from hpc_es.mpi.world import World
@@ -163,13 +164,16 @@ def minimize(
             "stop": {"episodes": max_evaluations, "target_value": target},
         }
 
-    config = _config(world, data, f, initial_points)
-    signals = Signals()
-    try:
-        return _run(world, signals, config, _parts(config, f, initial_points), callback)
-    finally:
-        signals.restore()
-        world.poll = None
+    generators = GlobalGenerators()
+    with generators.exchanged(), exits_as_errors():
+        config = _config(world, data, f, initial_points)
+        signals = Signals()
+        try:
+            with exits_as_errors():
+                return _run(world, signals, config, _parts(config, f, initial_points), callback, generators)
+        finally:
+            signals.restore()
+            world.poll = None
 
 
 def _config(
@@ -190,7 +194,7 @@ def _config(
     try:
         _, message = on_rank_0(world, argument_errors()(checked), lambda config: {"config": dump_json(config)})
     except CollectiveExit as ended:
-        raise (ended.__cause__ or SystemExit(ended.reason.status)) from None
+        raise (ended.__cause__ or Exit(ended.reason.status)) from None
     return parse_resolved(message["config"])
 
 
@@ -210,7 +214,14 @@ def _parts(config: Config, f: Callable[..., object], initial_points: str | Path 
     return parts_of(config, task, config.task.batch or 1)
 
 
-def _run(world: World, signals: Signals, config: Config, parts: Parts, callback: Callback | None) -> Minimum:
+def _run(
+    world: World,
+    signals: Signals,
+    config: Config,
+    parts: Parts,
+    callback: Callback | None,
+    generators: GlobalGenerators,
+) -> Minimum:
     state = parts.initial()
     recorder = Recorder(config, parts.problem, state) if world.rank == 0 else None
     training = Training(config, world, parts, signals.count, recorder, state)
@@ -219,11 +230,13 @@ def _run(world: World, signals: Signals, config: Config, parts: Parts, callback:
     is_stopped = False
     for row in training.run():
         if call is not None and recorder is not None and not is_stopped:
-            try:
-                call(_so_far(config, parts, training, recorder, row))
-            except StopIteration:
-                is_stopped = True
-                training.stop()
+            so_far = _so_far(config, parts, training, recorder, row)
+            with generators.exchanged(), exits_as_errors("the callback", "raise StopIteration to end the search"):
+                try:
+                    call(so_far)
+                except StopIteration:
+                    is_stopped = True
+                    training.stop()
 
     def result() -> JsonObject:
         assert recorder is not None

@@ -268,13 +268,18 @@ class Strategy:
         return None if np.isnan(best.value) else Best(best.x.copy(), best.value, best.violation or 0.0)
 
     def ask(self) -> Float64:
-        """Return the vectors to evaluate next, float64[k, size]; the same ones until `tell` is called."""
+        """Return the vectors to evaluate next, float64[k, size]; the same ones until `tell` is called.
+
+        The array is read-only, since `tell` is about these vectors: copy it to change them, and see `inject`.
+        """
         if not self._is_asked and len(self._to_inject):
             count = self._algorithm.population(self._state)
             self._begin(_with_injected(self._state, self._to_inject[:count]))
             self._to_inject = self._to_inject[count:]
         self._is_asked = True
-        return np.concatenate([self._problem.to_objective(self._candidates(chunk)) for chunk in self._chunks])
+        vectors = np.concatenate([self._problem.to_objective(self._candidates(chunk)) for chunk in self._chunks])
+        vectors.flags.writeable = False
+        return vectors
 
     def inject(self, x: npt.ArrayLike) -> None:
         """Let vectors, float64[k, size] or [size], replace the first ones that `ask` returns for the next generation.

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import threading
 import weakref
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
 from hpc_es.config import registry
 from hpc_es.config.loading import read
 from hpc_es.config.schema import Config
-from hpc_es.core.data import Array, Arrays, ConfigData, State
-from hpc_es.core.errors import ConfigError, UserError
+from hpc_es.core.data import Array, Arrays, ConfigData, JsonObject, State, read_only
+from hpc_es.core.errors import ConfigError, Exit, RunError, UserError, exits_as_errors
+from hpc_es.core.global_generators import GlobalGenerators, restored_generators
 from hpc_es.mpi.connect import connect
 from hpc_es.mpi.guard import Signals, install_hooks
+from hpc_es.mpi.world import World
 from hpc_es.training.build import decide_device, valid_config
 from hpc_es.training.collective import CollectiveExit, config_from_message, config_message, on_all_ranks, on_rank_0
 from hpc_es.training.compatibility import require_gradient
@@ -59,34 +64,54 @@ def train(
     """
     world = connect()
     install_hooks()
-    while _deleted_elsewhere:
-        _deleted_elsewhere.pop().close()
-    try:
-        request, message = on_rank_0(
-            world,
-            lambda: _request(config, output, triggers, after_train_step),
-            lambda pair: pair[1] if pair else {},
-        )
-    except CollectiveExit as ended:
-        raise (ended.__cause__ or SystemExit(ended.reason.status)) from None
-    run_request = RunRequest(Path(message["directory"]), keeps_samples=message["keeps_samples"])
-    if request is not None:
-        run_request = request[0]
+    for run in [_deleted_elsewhere.pop() for _ in range(len(_deleted_elsewhere))]:
+        run.close()
+    generators = GlobalGenerators()
+    with generators.exchanged(), exits_as_errors():
+        try:
+            request, message = on_rank_0(
+                world,
+                lambda: _request(config, output, triggers, after_train_step, generators),
+                lambda pair: pair[1] if pair else {},
+            )
+        except CollectiveExit as ended:
+            raise (ended.__cause__ or Exit(ended.reason.status)) from None
+        run_request = RunRequest(Path(message["directory"]), keeps_samples=message["keeps_samples"])
+        if request is not None:
+            run_request = request[0]
+        return _started(world, message, run_request, generators)
+
+
+def _started(world: World, message: JsonObject, request: RunRequest, generators: GlobalGenerators) -> TrainingRun:
     signals = Signals()
     try:
-        received = config_from_message(world, message)
-        on_all_ranks(lambda: decide_device(received, world))
-        run = TrainingRun(start_run(world, signals, received, run_request), signals)
-        for trigger in run_request.triggers:
+        with exits_as_errors():
+            received = config_from_message(world, message)
+            on_all_ranks(lambda: decide_device(received, world))
+            run = TrainingRun(start_run(world, signals, received, request), signals, generators)
+        for trigger in request.triggers:
             trigger.run = weakref.ref(run)  # weak, so that a run without other references is closed
         return run
     except CollectiveExit as ended:
         signals.restore()
         text = ended.reason.text
-        raise (ended.__cause__ or (SystemExit(ended.reason.status) if world.rank else UserError(text))) from None
+        raise (ended.__cause__ or (Exit(ended.reason.status) if world.rank else UserError(text))) from None
     except BaseException:
         signals.restore()
         raise
+
+
+@contextlib.contextmanager
+def callers_code(generators: GlobalGenerators, name: str, remedy: str) -> Iterator[None]:
+    """Call a function of the caller's within a run, with the caller's own random generators.
+
+    Raises RunError in place of an exception that would end the program, or an iterator of the run.
+    """
+    with generators.exchanged(), exits_as_errors(name, remedy):
+        try:
+            yield
+        except StopIteration as error:
+            raise RunError(f"{name} must not raise StopIteration: {remedy}") from error
 
 
 def _request(
@@ -94,16 +119,29 @@ def _request(
     output: str | Path | None,
     triggers: Sequence[Trigger],
     after_train_step: AfterTrainStep | None,
+    generators: GlobalGenerators,
 ) -> tuple[RunRequest, ConfigData]:
     config = _config(source, output)
     directory = Path(output or config.output or f"runs/{config.name or 'unnamed'}")
     keeps_samples = after_train_step is not None
     if keeps_samples:
         require_gradient(config, "after_train_step")
+
+    def context(name: str) -> AbstractContextManager[None]:
+        return callers_code(generators, name, "run.stop() ends the run")
+
+    def call_after_train_step(sample: Arrays, loss: Mapping[str, float]) -> None:
+        assert after_train_step is not None
+        with context("after_train_step"):
+            after_train_step(read_only(sample), loss)
+
+    own_triggers = [_trigger(trigger, number) for number, trigger in enumerate(triggers)]
+    for trigger in own_triggers:
+        trigger.context = lambda name: context(f"the trigger {name}")
     request = RunRequest(
         directory,
-        triggers=[_trigger(trigger, number) for number, trigger in enumerate(triggers)],
-        after_train_step=after_train_step,
+        triggers=own_triggers,
+        after_train_step=call_after_train_step if keeps_samples else None,
         keeps_samples=keeps_samples,
     )
     return request, {**config_message(config), "directory": str(directory), "keeps_samples": keeps_samples}
@@ -133,21 +171,23 @@ def _config(source: ConfigSource, output: str | Path | None) -> Config:
 class TrainingRun:
     """A run in progress: an iterator of the metrics of each generation. As a context manager it closes the run."""
 
-    def __init__(self, run: Run, signals: Signals) -> None:
-        self._run, self._signals = run, signals
+    def __init__(self, run: Run, signals: Signals, generators: GlobalGenerators) -> None:
+        self._run, self._signals, self._generators = run, signals, generators
+        self._thread = threading.get_ident()
         self._rows: Generator[MetricsRow] = run.rows()
 
     @property
     def state(self) -> State:
         """State after the last finished generation; on ranks other than 0 only its shared arrays are current.
 
-        With 4 million parameters and more, the next update overwrites its arrays.
+        Its arrays are read-only. With 4 million parameters and more, the next update overwrites them.
         """
-        return self._run.state
+        state = self._run.state
+        return replace(state, shared=read_only(state.shared), master=read_only(state.master))
 
     @property
     def theta(self) -> Array:
-        """Parameters after the last finished generation, [params]."""
+        """A copy of the parameters after the last finished generation, [params]."""
         return self._run.theta
 
     @property
@@ -164,7 +204,8 @@ class TrainingRun:
         Raises UserError for algorithms without gradients, and without a sample also after the end of the run or with
         updates within an episode (`algorithm.update_every`).
         """
-        return self._run.loss(sample)
+        with self._generators.exchanged(), restored_generators():
+            return self._run.loss(sample)
 
     def checkpoint(self) -> Path | None:
         """Write a checkpoint now and return its path, None on ranks other than 0; RunError if it cannot be written."""
@@ -176,24 +217,27 @@ class TrainingRun:
 
     def close(self) -> None:
         """Leave the run now: all ranks stop and files are closed. Further calls do nothing."""
-        try:
-            self._rows.close()
-        finally:
-            self._end()
+        with self._generators.exchanged():
+            try:
+                self._rows.close()
+            finally:
+                self._end()
 
     def _end(self) -> None:
-        self._signals.restore()
+        if not self._signals.restore():  # the main thread does it, by the next run or at the end
+            _deleted_elsewhere.append(self)
         self._run.close()
 
     def __iter__(self) -> TrainingRun:
         return self
 
     def __next__(self) -> MetricsRow:
-        try:
-            return next(self._rows)
-        except BaseException:  # including StopIteration
-            self._end()
-            raise
+        with self._generators.exchanged():
+            try:
+                return next(self._rows)
+            except BaseException:  # including StopIteration
+                self._end()
+                raise
 
     def __enter__(self) -> TrainingRun:
         return self
@@ -206,7 +250,7 @@ class TrainingRun:
     def __del__(self) -> None:
         if not hasattr(self, "_rows"):
             return
-        if threading.current_thread() is threading.main_thread():
+        if threading.get_ident() == self._thread:
             self.close()
         else:  # the garbage collector runs in any thread, such as JAX's, but only the main one may set signal handlers
             _deleted_elsewhere.append(self)

@@ -123,9 +123,11 @@ def over(directory: Path, exit_status: int, this_run: JsonObject) -> str | None:
     if exit_status == USER_ERROR:
         return "an error in the command or config"
     status = status_of(directory / "status.json", this_run) or {}
-    if status.get("status") == "finished" or exit_status == 0:
+    state = status.get("status")
+    # Status 0 of a run that is still "running": code of the user's has ended the process (os._exit).
+    if state == "finished" or (exit_status == 0 and state != "running"):
         return "the run is finished"
-    if status.get("status") == "failed":
+    if state == "failed":
         return f"the run has failed ({status.get('reason', '')})"
     return None
 

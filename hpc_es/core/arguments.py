@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from hpc_es.core.errors import nearest
+from hpc_es.core.errors import Exit, nearest
 from hpc_es.core.slurm import parse_time_limit
 
 
@@ -29,6 +29,12 @@ class Parser(argparse.ArgumentParser):
         if rest:
             parsed.passed_on = rest
         return parsed
+
+    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
+        """Print the message and end the process, by an exception that tells it from an exit of the user's code."""
+        if message:
+            self._print_message(message, sys.stderr)
+        raise Exit(status)
 
     def error(self, message: str) -> NoReturn:
         """Print the message without the usage text, and exit with status 2."""

@@ -32,6 +32,14 @@ ConfigData: TypeAlias = Mapping[str, Any]  # a config or a section of it as plai
 ALIGNMENT = 64  # bytes; JAX on a CPU reads NumPy arrays whose address is a multiple of it without a copy
 
 
+def read_only(arrays: Arrays) -> dict[str, Array]:
+    """Return read-only views of arrays, for code that must not change them."""
+    views = {name: array.view() for name, array in arrays.items()}
+    for view in views.values():
+        view.flags.writeable = False
+    return views
+
+
 def aligned_empty(shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
     """Return an array of arbitrary values, dtype[*shape], whose address is a multiple of ALIGNMENT.
 

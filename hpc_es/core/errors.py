@@ -9,6 +9,8 @@ import json
 import math
 import os
 import re
+import signal
+import threading
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -88,8 +90,63 @@ class RunFailedError(RunError):
 GIVEN_UP = "given up: enough other jobs of the generation were done (task.close_at)"
 
 
-class GenerationClosed(BaseException):
-    """A job is given up because enough others are done. It is not an Exception, so that user code does not catch it."""
+# Exceptions that pass through code of the user's. Everything else that this code raises is its own
+# failure: also SystemExit, GeneratorExit and other exceptions that would end the program.
+
+
+class Interruption(BaseException):
+    """hpc_es itself interrupts code of the user's, from a signal handler or a poll; no failure."""
+
+
+class GenerationClosed(Interruption):
+    """A job is given up because enough others are done."""
+
+
+class Exit(SystemExit):
+    """hpc_es itself ends this process with a status, such as after --help."""
+
+
+def is_users(error: BaseException) -> bool:
+    """Return whether code of the user's raised this exception.
+
+    Not a Ctrl-C: Python's own handler raises KeyboardInterrupt in the main thread. While a run
+    handles SIGINT, only code of the user's raises it.
+    """
+    if isinstance(error, KeyboardInterrupt):
+        is_handled = signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+        return is_handled or threading.current_thread() is not threading.main_thread()
+    return not isinstance(error, Interruption | Exit)
+
+
+def require_users(error: BaseException) -> None:
+    """Raise an exception again that code of the user's has not raised: it fails no evaluation."""
+    if not is_users(error):
+        raise error
+
+
+@contextlib.contextmanager
+def ignored_failures() -> Iterator[None]:
+    """Ignore what code of the user's raises in this context, such as `close` of an environment."""
+    try:
+        yield
+    except BaseException as error:
+        require_users(error)
+
+
+@contextlib.contextmanager
+def exits_as_errors(what: str = "code of yours", remedy: str = "return, or raise an Exception") -> Iterator[None]:
+    """Raise RunError in place of exceptions of the user's that would end the program.
+
+    Within an evaluation they fail the evaluation only. `what` raised them.
+    """
+    try:
+        yield
+    except Exception:
+        raise
+    except BaseException as error:
+        require_users(error)
+        found = failure_from_error(error).text
+        raise RunError(f"{what} must not end the program, but raised {found}: {remedy}") from error
 
 
 # Failures of jobs: a line for the log, and a traceback for the first failure of each kind, in failures.log.
@@ -113,7 +170,7 @@ class Failure:
 def failure_from_error(error: BaseException, position: int = 0) -> Failure:
     """Return the failure of a job that raised an exception; its location is the innermost frame in user code."""
     name, location = type(error).__name__, _location(error)
-    text = f"{name}: {error}" + (f" ({location})" if location else "")
+    text = f"{name}: {error}".removesuffix(": ") + (f" ({location})" if location else "")
     details = "".join(traceback.format_exception(error)) if location else ""
     kind = f"{name} at {location}" if location else kind_of(text)
     return Failure(one_line(text), kind, shortened(details), position)

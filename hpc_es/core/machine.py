@@ -14,6 +14,7 @@ import json
 import os
 import platform
 import re
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -25,6 +26,11 @@ MEMORY_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/
 
 # The cores that the launcher assigned to this process.
 AVAILABLE_CORES: tuple[int, ...] = tuple(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else ()
+
+
+def in_main_thread() -> bool:
+    """Return whether this is the main thread, the only one in which Python allows signal handlers and timers."""
+    return threading.current_thread() is threading.main_thread()
 
 
 def _cpu_lines(*prefixes: str) -> list[str]:

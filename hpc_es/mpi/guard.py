@@ -12,13 +12,16 @@ import math
 import os
 import signal
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any, NoReturn
 
-from hpc_es.core.errors import LaunchError, UserError
+from hpc_es.core.errors import Exit, LaunchError, UserError, exits_as_errors
+from hpc_es.core.machine import in_main_thread
+from hpc_es.core.quiet import show_once
 from hpc_es.core.rank_output import terminal_errors
 from hpc_es.mpi.connect import joined
 from hpc_es.mpi.launch import abort, by_srun, task_rank, tasks_started
@@ -28,6 +31,10 @@ REPEAT_SECONDS = 0.5  # a launcher and the scheduler may both deliver one signal
 TERM_SECONDS = 3.0  # time for the generation to end after SIGTERM; SIGKILL follows
 CHECK_HUNG_SECONDS = 0.5
 INTERRUPTED_STATUS = 130  # the status of shells for Ctrl-C
+NOT_MAIN_THREAD = (
+    "hpc_es: this is not the main thread, so signals are not handled (they do not stop the search at the end of a "
+    "generation), and a time limit is noticed only when the step or call that exceeds it has returned"
+)
 
 
 def guarded(body: Callable[[], int]) -> NoReturn:
@@ -37,7 +44,8 @@ def guarded(body: Callable[[], int]) -> NoReturn:
     """
     faulthandler.enable()
     try:
-        status = body()
+        with exits_as_errors():
+            status = body()
     except BaseException as error:  # broad: no rank may end without the others
         status = _end_all_ranks(error)
     for number in Signals.HANDLED:  # the status is final, but srun sends SIGTERM when a rank ends with another one
@@ -46,7 +54,7 @@ def guarded(body: Callable[[], int]) -> NoReturn:
     world = joined()
     if world is not None:
         world.finalize()
-    sys.exit(status)
+    raise Exit(status)
 
 
 def install_hooks() -> None:
@@ -54,9 +62,20 @@ def install_hooks() -> None:
     if sys.excepthook is not _excepthook:
         sys.excepthook = _excepthook
         atexit.register(_finalize)
+    if not in_main_thread() and threading.excepthook is not _thread_excepthook:
+        threading.excepthook = _thread_excepthook
 
 
-def _excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+def _thread_excepthook(arguments: threading.ExceptHookArgs) -> None:
+    """End all ranks if a thread that other ranks wait for has ended; a lone process goes on, as usual in Python."""
+    error, frames = arguments.exc_value, traceback.walk_tb(arguments.exc_traceback)
+    is_ours = any(frame.f_globals.get("__name__", "").startswith("hpc_es.") for frame, _ in frames)
+    if error is not None and is_ours and not isinstance(error, Exit) and _rank_and_size()[1] > 1:
+        _excepthook(type(error), error, arguments.exc_traceback)
+    threading.__excepthook__(arguments)
+
+
+def _excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> NoReturn:
     atexit.unregister(_finalize)
     status = _end_all_ranks(error.with_traceback(trace))
     os._exit(status or 1)
@@ -75,7 +94,7 @@ def _end_all_ranks(error: BaseException) -> int:
     if size == 1:
         terminal_errors().write(message)
         return status
-    if isinstance(error, SystemExit) and status == 0 and joined() is None:
+    if isinstance(error, Exit) and status == 0 and joined() is None:
         return 0  # such as --help, on all ranks
     if rank != 0:
         world = joined()
@@ -96,10 +115,8 @@ def describe(error: BaseException) -> tuple[str, int]:
         return f"hpc_es: {error}\n", error.status
     if isinstance(error, KeyboardInterrupt):
         return "interrupted\n", INTERRUPTED_STATUS
-    if isinstance(error, SystemExit):
-        if error.code is None or isinstance(error.code, int):
-            return ("" if joined() is None else f"ended by SystemExit({error.code})\n"), error.code or 0
-        return f"{error.code}\n", 1
+    if isinstance(error, Exit) and isinstance(error.code, int):
+        return "", error.code
     below = error.__traceback__.tb_next if error.__traceback__ else None  # omits the frame of `guarded`
     return "".join(traceback.format_exception(type(error), error, below)), 1
 
@@ -134,14 +151,17 @@ class Signals:
     HANDLED = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT)
 
     def __init__(self) -> None:
+        """Install the handlers, which Python allows in the main thread only."""
         self.abort_if_hung: Callable[[], None] = lambda: None
         self.name = ""  # of the last signal, such as "SIGTERM"
         self._received = 0
         self._assumed_at = math.inf
         self._last_seconds: dict[int, float] = {}
-        self._before: dict[signal.Signals, Any] = {
-            number: signal.signal(number, self._on_signal) for number in self.HANDLED
-        }
+        self._before: dict[signal.Signals, Any] = {}
+        if not in_main_thread():
+            show_once(NOT_MAIN_THREAD)
+            return
+        self._before = {number: signal.signal(number, self._on_signal) for number in self.HANDLED}
         signal.pthread_sigmask(signal.SIG_UNBLOCK, self.HANDLED)  # main blocks them
 
     def count(self) -> int:
@@ -175,9 +195,12 @@ class Signals:
         period = min(period or CHECK_HUNG_SECONDS, CHECK_HUNG_SECONDS)
         signal.setitimer(signal.ITIMER_REAL, period, period)
 
-    def restore(self) -> None:
-        """Restore the previous handlers."""
+    def restore(self) -> bool:
+        """Restore the previous handlers; return False if the main thread has to do it later."""
+        if self._before and not in_main_thread():
+            return False
         if signal.SIGALRM in self._before:
             signal.setitimer(signal.ITIMER_REAL, 0)
         for number, handler in self._before.items():
             signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+        return True

@@ -19,7 +19,7 @@ from typing import Literal
 import numpy as np
 
 from hpc_es.core.data import Chunk, Outcome, Poll
-from hpc_es.core.errors import GIVEN_UP, GenerationClosed
+from hpc_es.core.errors import GIVEN_UP, GenerationClosed, Interruption
 from hpc_es.mpi.world import Int64, World, from_words, to_words
 
 AHEAD, FREE, ANSWER, GIVE_UP = 1, 2, 3, 4
@@ -33,11 +33,11 @@ HANGING_SECONDS = 1.0  # time without a poll after which a chunk counts as hangi
 Evaluate = Callable[[Chunk, Poll], Outcome]
 
 
-class GiveUp(BaseException):
+class GiveUp(Interruption):
     """A second signal was received: the generation is abandoned."""
 
 
-class OtherRankFailed(BaseException):
+class OtherRankFailed(Interruption):
     """Another rank has failed and is about to end the job."""
 
 

@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hpc_es.core.data import Array, dataclass
+from hpc_es.core.errors import Interruption
 from hpc_es.mpi.launch import abort
 from hpc_es.mpi.shared_memory import NodeMemory, Windows
 
@@ -101,7 +102,7 @@ class Regroup(enum.Enum):
     RESTART = enum.auto()  # rank 0 was lost, or the ranks are at different points: restart from the last checkpoint
 
 
-class RestartFromCheckpoint(BaseException):
+class RestartFromCheckpoint(Interruption):
     """The ranks have regrouped and restart from the last checkpoint."""
 
 

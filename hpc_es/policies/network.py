@@ -10,11 +10,13 @@ parameter `seed`, this is a whole number for the random numbers of the initial p
 from __future__ import annotations
 
 import contextlib
+import copy
 import hashlib
 import inspect
 import os
 import random
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -26,6 +28,7 @@ from hpc_es.config.options import Count, option, options
 from hpc_es.config.registry import config_directory, import_function, source_hash
 from hpc_es.core.data import Box, Float32, Normaliser, ObservationSpec, Spaces
 from hpc_es.core.errors import ConfigError, failure_from_error, missing_text
+from hpc_es.core.global_generators import restored_generators
 from hpc_es.core.policy import Actor, Pure
 from hpc_es.core.population import LowRank, Population
 from hpc_es.devices.jax_setup import configured_jax, require_device
@@ -94,7 +97,7 @@ class NetworkPolicy:
         self._low_rank_calls: dict[tuple[str, ...], CompiledCall] = {}  # by the matrices of low rank
 
     def initial(self, rng: np.random.Generator) -> Float32:
-        with restored_generators():
+        with restored_session():
             return self.network.initial(rng)
 
     def _compiled(self, size: int | None, factored: Sequence[str] = ()) -> CompiledCall:
@@ -190,7 +193,7 @@ def _built(options: Options, spaces: Spaces, has_value: bool) -> NetworkPolicy:
     outputs = head.outputs + has_value
     _prepare_backend(options)
     function = _builder(options, spaces.observations, outputs)
-    with restored_generators():
+    with restored_session():
         if options.backend == "tensorflow":
             from hpc_es.policies.networks import tensorflow_networks
 
@@ -235,14 +238,16 @@ def _prepare_backend(options: Options) -> None:
 
 
 @contextlib.contextmanager
-def restored_generators() -> Iterator[None]:
-    """Restore the global generators of Python and NumPy, which building a network seeds."""
-    python, numpy = random.getstate(), np.random.get_state()
+def restored_session() -> Iterator[None]:
+    """Restore the global generators, and Keras' counters of names and its seeds, which building a network resets."""
+    state = sys.modules.get("keras.src.backend.common.global_state")
+    before = {name: value for name, value in vars(state).items() if isinstance(value, threading.local)} if state else {}
     try:
-        yield
+        with restored_generators():
+            yield
     finally:
-        random.setstate(python)
-        np.random.set_state(numpy)
+        if state is not None:
+            vars(state).update(before)
 
 
 def _builder(options: Options, observations: ObservationSpec, outputs: int) -> Callable[[int], Any]:
@@ -259,7 +264,7 @@ def _builder(options: Options, observations: ObservationSpec, outputs: int) -> C
     def call(seed: int) -> Any:
         seed_generators(seed)
         try:
-            return function(observations, outputs, **keywords, **({SEED: seed} if takes_seed else {}))
+            return function(observations, outputs, **copy.deepcopy(keywords), **({SEED: seed} if takes_seed else {}))
         except ConfigError:
             raise
         except (Exception, SystemExit) as error:  # of the user's code

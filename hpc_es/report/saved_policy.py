@@ -22,7 +22,8 @@ from hpc_es.config.registry import module, policy_builder, within_config_directo
 from hpc_es.config.resolved import check_trust, completed, named_user_kinds, parse_resolved, plain_data
 from hpc_es.config.schema import Config
 from hpc_es.core.data import Array, Arrays, Discrete, Float32, Normaliser, Spaces
-from hpc_es.core.errors import CheckpointError, ConfigError, UserError
+from hpc_es.core.errors import CheckpointError, ConfigError, UserError, exits_as_errors
+from hpc_es.core.global_generators import restored_generators
 from hpc_es.core.keys import Keys
 from hpc_es.core.policy import Actor, Policy, ReferencePolicy
 from hpc_es.core.population import unperturbed
@@ -335,6 +336,8 @@ def _parts(observations: Array) -> Sequence[Array]:
     return [observations[start : start + ROWS] for start in range(0, max(len(observations), 1), ROWS)]
 
 
+@restored_generators()
+@exits_as_errors()
 def load_policy(
     path: str | Path,
     which: Which | None = None,
@@ -406,6 +409,8 @@ class LoadedModel:
     generation: int  # number of finished generations
 
 
+@restored_generators()
+@exits_as_errors()
 def load_model(path: str | Path, which: Which | None = None, trust: bool = False) -> LoadedModel:
     """Load the trained parameters of a run of `task: {kind: model}`, or of one of its checkpoints.
 

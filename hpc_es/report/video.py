@@ -15,6 +15,7 @@ import numpy as np
 
 from hpc_es.core.data import Array, Discrete
 from hpc_es.core.errors import UserError, install_command, missing_package, require
+from hpc_es.core.global_generators import restored_generators
 from hpc_es.storage.files import written
 from hpc_es.tasks.episodes.environments import Environment
 
@@ -44,6 +45,7 @@ def prepare(output: Path) -> None:
             os.environ["MUJOCO_GL"] = libraries[0].lower()
 
 
+@restored_generators()
 def write_video(source: StoredPolicy, seed: int, output: Path) -> None:
     """Write a video of the episode that `hpc-es eval` plays with this seed, with all wrappers.
 

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any, ParamSpec, TypeVar
 
+from hpc_es.core.machine import in_main_thread
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -24,6 +26,7 @@ class Watch:
 
     A timer signal interrupts a call that hangs in Python code; compiled code that never returns to Python cannot be
     interrupted. The signal handler also calls `poll` while a call runs, so that rank 0 can answer the other ranks.
+    Outside of the main thread there is no timer: the limit is checked when a call returns.
     `what` begins the message of EpisodeTimeout, which ends with the limit.
     """
 
@@ -41,6 +44,8 @@ class Watch:
         self._previous: Any = None
 
     def __enter__(self) -> Watch:
+        if not in_main_thread():
+            return self
         self._previous = signal.signal(signal.SIGALRM, self._handle_timer)
         signal.siginterrupt(signal.SIGALRM, False)  # restart interrupted system calls of compiled code
         period = min(max(self._limit / 10, 0.01), 1.0)
@@ -52,6 +57,8 @@ class Watch:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if not in_main_thread():
+            return
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, self._previous)
 

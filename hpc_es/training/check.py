@@ -16,6 +16,7 @@ from hpc_es.config.registry import is_user_kind, module
 from hpc_es.config.schema import Config
 from hpc_es.core.data import Actions, Array, Box, Discrete, Jobs, MultiDiscrete, ObservationSpec, State
 from hpc_es.core.errors import ConfigError, Problems, RunError, failure_from_error
+from hpc_es.core.global_generators import restored_generators
 from hpc_es.core.interfaces import AnyAlgorithm, AnyProblem, Problem, Task, VectorProblem
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.core.policy import Policy
@@ -39,6 +40,7 @@ PROBE_STEPS = 200
 ROWS = 2  # of the batch with which a custom policy is tested
 
 
+@restored_generators()
 def check(config: Config, ranks: int | None = None, output: Path | None = None, call: bool = True) -> int:
     """Build the environment and the policy, look for hidden state, and print what would run; return exit status 0.
 

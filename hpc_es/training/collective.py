@@ -14,7 +14,7 @@ from hpc_es.config import registry
 from hpc_es.config.resolved import dump_json, parse_resolved, sources
 from hpc_es.config.schema import Config
 from hpc_es.core.data import Array, Arrays, Chunk, JsonObject, State, aligned_empty, dataclass
-from hpc_es.core.errors import DeniedError, Failure, InUseError, UserError
+from hpc_es.core.errors import DeniedError, Exit, Failure, InUseError, UserError, exits_as_errors
 from hpc_es.mpi.world import Bytes, World
 
 INTERRUPTED = 75  # exit status of a run that the same command resumes (EX_TEMPFAIL)
@@ -46,19 +46,20 @@ def on_rank_0(
     """Call `work` on rank 0; return its value there (None on other ranks) and, on every rank, a message made from it.
 
     `message_of` converts the value to JSON-able data. If `work` returns an ExitReason or raises UserError,
-    PermissionError or SystemExit, every rank raises CollectiveExit.
+    PermissionError or Exit, every rank raises CollectiveExit.
     """
     value: T | None = None
     packet: JsonObject = {}
-    cause: UserError | SystemExit | None = None
+    cause: UserError | Exit | None = None
     if world.rank == 0:
         try:
-            result = work()
+            with exits_as_errors():
+                result = work()
             if isinstance(result, ExitReason):
                 packet = {"exit": asdict(result)}
             else:
                 value, packet = result, {"message": dict(message_of(result))}
-        except SystemExit as error:  # from argparse, which has printed its message
+        except Exit as error:  # from argparse, which has printed its message
             cause = error
             packet = {"exit": asdict(ExitReason(error.code if isinstance(error.code, int) else 2))}
         except (UserError, PermissionError) as error:

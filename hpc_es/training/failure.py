@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from hpc_es.core.errors import RunFailedError, UserError
+from hpc_es.core.errors import RunFailedError, UserError, exits_as_errors
 from hpc_es.mpi.launch import abandon_timeout, by_srun
 from hpc_es.mpi.scheduler import GIVE_UP, GiveUp, OtherRankFailed, tell_failure
 from hpc_es.mpi.world import World
@@ -28,7 +28,8 @@ def report_failure(world: World, writer: Recorder | None) -> Iterator[None]:
     A rank that fails aborts the job soon after (mpi/guard.py); rank 0 has RANK_0_LEAD_SECONDS to write the reason.
     If rank 0 cannot look at messages for that long (one long step of an environment or a compiled call), or if the rank
     was killed by a signal, status.json still says "running", and only the exit status of srun or mpiexec shows the
-    failure. Closing a generator (GeneratorExit) is not a failure, nor is the loss of a rank in a fault-tolerant run.
+    failure. The loss of a rank in a fault-tolerant run is not a failure. Exceptions of the user's that would end the
+    program become a RunError.
     """
 
     def write(reason: str, status: int) -> None:
@@ -37,9 +38,8 @@ def report_failure(world: World, writer: Recorder | None) -> Iterator[None]:
             writer.status("failed", exit_status=status, reason=reason)
 
     try:
-        yield
-    except GeneratorExit:
-        raise
+        with exits_as_errors():
+            yield
     except OtherRankFailed as error:
         if writer is not None:
             write(str(error), 1)

@@ -150,17 +150,19 @@ class Training:
         """
         with report_failure(self.world, self.writer):
             try:
-                try:
-                    yield from self._generations()
-                except GeneratorExit:
-                    self._broadcast_command(STOP)
-                    self._finish()
-                    raise
+                with contextlib.closing(self._generations()) as generations:
+                    for metrics in generations:
+                        try:
+                            yield metrics
+                        except GeneratorExit:  # not one that code of the user's raised
+                            generations.close()
+                            self._broadcast_command(STOP)
+                            break
                 self._finish()
             except GiveUp as reason:
                 give_up(self.world, self.writer, reason, others_save=self.config.repetition_groups > 1)
 
-    def _generations(self) -> Iterator[MetricsRow]:
+    def _generations(self) -> Generator[MetricsRow]:
         if self.writer is not None and (warning := self._planner.start(self.state)):
             self.writer.message(f"WARNING: {warning}")
         while True:

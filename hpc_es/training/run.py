@@ -16,6 +16,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from hpc_es.config.schema import Config
 from hpc_es.core.data import Array, Arrays, JsonObject, State, dataclass
 from hpc_es.core.errors import LaunchError, Problems, RunFailedError, UserError
@@ -276,8 +278,8 @@ class Run:
 
     @property
     def theta(self) -> Array:
-        """Parameters after the last finished generation, float32[params]."""
-        return self.state.theta.copy() if self.training.overwrites else self.state.theta
+        """A copy of the parameters after the last finished generation, float32[params]."""
+        return np.array(self.state.theta)
 
     @property
     def directory(self) -> Path:

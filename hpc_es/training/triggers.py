@@ -10,6 +10,7 @@ import enum
 import inspect
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
 from hpc_es.core.data import State
@@ -44,7 +45,9 @@ class IntervalTrigger:
     any other function is called without arguments. An interval of 0 or less disables the trigger, also when forced.
     """
 
-    run: Callable[[], RunInProgress | None] = staticmethod(lambda: None)  # set by the owner of the run
+    # Set by the owner of the run: the run, and the context in which the function is called.
+    run: Callable[[], RunInProgress | None] = staticmethod(lambda: None)
+    context: Callable[[str], AbstractContextManager[None]] = staticmethod(lambda name: nullcontext())
 
     def __init__(
         self,
@@ -78,12 +81,13 @@ class IntervalTrigger:
             return
         if (force and value != self._last) or value >= self._last + self._interval:
             self._last = value
-            if self.takes_run:
-                run = self.run()
-                assert run is not None
-                self._function(run.state.generation, run)
-            else:
-                self._function()
+            with self.context(self.name):
+                if self.takes_run:
+                    run = self.run()
+                    assert run is not None
+                    self._function(run.state.generation, run)
+                else:
+                    self._function()
 
     def set_start(self, value: float) -> None:
         """Count from `value`."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpc_es.api.job import run_experiment, status_name
+from hpc_es.api.job import contained, run_experiment, status_name
 from hpc_es.config.schema import Config
 from hpc_es.core.data import JsonObject
 from hpc_es.core.errors import RunError, UserError, require
@@ -324,4 +324,5 @@ def _trial(world: World, signals: Signals, message: JsonObject, master: Master |
         config = config_from_message(world, message)
     except CollectiveExit as ended:
         return ended.reason
-    return run_experiment(world, signals, config, Path(message["output"]), on_row=on_row)
+    output = Path(message["output"])
+    return contained(world, lambda: run_experiment(world, signals, config, output, on_row=on_row))

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import random
+import sys
+import threading
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
 import hpc_es
-from hpc_es.core.errors import ConfigError, RunFailedError
+from hpc_es.core import quiet
+from hpc_es.core.errors import ConfigError, RunError, RunFailedError
+from hpc_es.core.global_generators import restored_generators
 from tests.helpers.harness import mpiexec, script
 from tests.helpers.stepping import KINDS
 
@@ -204,3 +211,76 @@ def test_function_with_the_wrong_signature_is_refused() -> None:
         hpc_es.minimize(lambda: 1.0, START, 0.1)
     with pytest.raises(ConfigError, match="expected a number greater than 0"):
         hpc_es.minimize(shifted, START, -0.1)
+
+
+# The caller's random generators.
+
+
+def draw() -> tuple[float, float]:
+    return random.random(), np.random.standard_normal()
+
+
+def seed(number: int) -> None:
+    random.seed(number)
+    np.random.seed(number)
+
+
+@pytest.fixture
+def draws() -> Iterator[list[tuple[float, float]]]:
+    """What the caller draws after `seed(1)`; the states are seeded so, and restored after the test."""
+    with restored_generators():
+        seed(1)
+        numbers = [draw() for _ in range(20)]
+        seed(1)
+        yield numbers
+
+
+def noisy(x: Any) -> float:
+    return float(x @ x) + 0.01 * random.random() + 0.01 * np.random.random()
+
+
+def test_minimize_leaves_the_callers_generators_alone(draws: list[tuple[float, float]]) -> None:
+    seen = []
+
+    def callback(found: Any) -> None:
+        seen.append(draw())
+        if found.nit == 3:
+            raise StopIteration
+
+    first = hpc_es.minimize(noisy, START, 0.3, callback=callback)
+    assert [*seen, draw()] == draws[:4]
+    seed(7)
+    again = hpc_es.minimize(noisy, START, 0.3, callback=lambda found: next(iter(range(found.nit < 3))))
+    assert (again.f, again.x.tolist()) == (first.f, first.x.tolist())
+
+
+@pytest.mark.parametrize("error", [ValueError, SystemExit, GeneratorExit, KeyboardInterrupt])
+def test_generators_come_back_after_an_error(error: type[BaseException], draws: list[tuple[float, float]]) -> None:
+    def callback(found: Any) -> None:
+        raise error
+
+    expected = ValueError if error is ValueError else RunError
+    with pytest.raises(expected) as raised:
+        hpc_es.minimize(noisy, START, 0.3, callback=callback)
+    if expected is RunError:
+        text = f"the callback must not end the program, but raised {error.__name__} (test_minimize.py:"
+        assert str(raised.value).startswith(text) and str(raised.value).endswith(
+            "raise StopIteration to end the search"
+        )
+    with pytest.raises(RunFailedError):
+        hpc_es.minimize(lambda x: sys.exit(0), START, 0.3, max_evaluations=60)
+    with pytest.raises(ConfigError):
+        hpc_es.minimize(noisy, [], 0.3)
+    assert [draw(), draw()] == draws[:2]
+
+
+def test_minimize_runs_in_a_thread(capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
+    monkeypatch.setattr(quiet, "_printed", set())
+    expected, found = hpc_es.minimize(rosenbrock, START[:2], 0.3, max_evaluations=60), []
+    for _ in range(2):
+        search = partial(hpc_es.minimize, rosenbrock, START[:2], 0.3, max_evaluations=60, timeout_seconds=60)
+        thread = threading.Thread(target=lambda search=search: found.append(search()))
+        thread.start()
+        thread.join()
+    assert [item.x.tolist() for item in found] == [expected.x.tolist()] * 2
+    assert capsys.readouterr().err.count("this is not the main thread, so signals are not handled") == 1

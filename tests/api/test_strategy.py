@@ -365,3 +365,15 @@ def test_injected_vectors_have_the_types_of_the_parameters() -> None:
             es.inject(wrong)
     with pytest.raises(ValueError, match="expected the algorithm cma_es or sep_cma_es"):
         strategy().inject([0.0, 0.0, 0.0])
+
+
+def test_vectors_of_ask_cannot_be_changed_in_place() -> None:
+    es = hpc_es.Strategy(x0=[1.0, 2.0], sigma0=0.5, seed=1)
+    vectors = es.ask()
+    with pytest.raises(ValueError, match="read-only"):
+        np.clip(vectors, -1, 1, out=vectors)
+    for row in vectors:
+        with pytest.raises(ValueError, match="read-only"):
+            row[0] = 0.0
+    es.tell([float(x @ x) for x in vectors])
+    assert es.best is not None and es.best.f == float(es.best.x @ es.best.x)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import random
 import signal
 import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import hpc_es
-from hpc_es.core.errors import ConfigError
+from hpc_es.api.train import TrainingRun
+from hpc_es.core.errors import ConfigError, RunError
+from hpc_es.core.global_generators import restored_generators
+from hpc_es.training import loop
 from tests.helpers import runs
 from tests.helpers.harness import ROOT, Finished, mpiexec, python, script
 
@@ -245,7 +250,7 @@ def test_losses_exist_for_gradient_algorithms_only(tmp_path: Path) -> None:
 def test_trigger_with_two_arguments_gets_the_generation_and_the_run(tmp_path: Path) -> None:
     calls: list[tuple[object, ...]] = []
 
-    def both(generation: int, run: hpc_es.api.train.TrainingRun) -> None:
+    def both(generation: int, run: TrainingRun) -> None:
         calls.append(("both", generation, run.state.generation, run.directory))
 
     def none(ignored: int = 0, other: int = 0) -> None:
@@ -256,3 +261,127 @@ def test_trigger_with_two_arguments_gets_the_generation_and_the_run(tmp_path: Pa
         pass
     two, four, six = (("both", n, n, tmp_path / "run") for n in (2, 4, 6))
     assert calls == [two, ("none", 0), four, ("mine", 4), six, ("none", 0), ("mine", 6)]
+
+
+# The caller's random generators.
+
+GLOBALS = runs.TINY.replace("trouble:Rough-v0", "toys:Globals-v0").replace("chunk_size: 4", "chunk_size: 1")
+
+
+def draw() -> tuple[float, float]:
+    return random.random(), np.random.standard_normal()
+
+
+def seed(number: int) -> None:
+    random.seed(number)
+    np.random.seed(number)
+
+
+def test_caller_draws_from_its_own_generators(tmp_path: Path) -> None:
+    """In the body, in triggers, and after a run that was left early; the results do not depend on them."""
+    config, seen = runs.tiny(tmp_path, GLOBALS), list[tuple[float, float]]()
+    with restored_generators():
+        seed(1)
+        expected = [draw() for _ in range(12)]
+        seed(1)
+        with hpc_es.train(config, tmp_path / "run", triggers=[(lambda: seen.append(draw()), 1)]) as run:
+            seen.append(draw())
+            for row in run:
+                seen.append(draw())
+                if row["generation"] == 2:
+                    break
+        seen.append(draw())
+        assert len(list(hpc_es.train(config, tmp_path / "run"))) == 3
+        assert [*seen, draw()] == expected[: len(seen) + 1] and len(seen) == 8
+        seed(2)
+        list(hpc_es.train(config, tmp_path / "other"))
+    runs.assert_same(tmp_path / "run", tmp_path / "other")
+
+
+def test_all_ranks_draw_the_same_after_a_run(tmp_path: Path) -> None:
+    done = program(
+        2,
+        tmp_path,
+        """
+        import numpy as np
+        np.random.seed(1)
+        list(hpc_es.train(path, directory / "run"))
+        hpc_es.minimize(lambda x: float(x @ x), [1.0, 2.0], 0.3, max_evaluations=60)
+        sys.stdout.write(f"drew {np.random.random()!r}\\n")
+        """,
+    )
+    assert done.status == 0, str(done)
+    expected = np.random.RandomState(1).random_sample()
+    assert done.stdout.count(f"drew {expected!r}\n") == 2, str(done)
+
+
+@pytest.mark.parametrize("error", [SystemExit, GeneratorExit, StopIteration, KeyboardInterrupt])
+def test_trigger_that_would_end_the_program_is_an_error(error: type[BaseException], tmp_path: Path) -> None:
+    def quits() -> None:
+        raise error
+
+    with restored_generators():
+        seed(1)
+        expected = draw()
+        seed(1)
+        text = rf"the trigger quits must not .*{error.__name__}.*: run.stop\(\) ends the run"
+        with pytest.raises(RunError, match=text):
+            list(hpc_es.train(runs.tiny(tmp_path), tmp_path / "run", triggers=[(quits, 2)]))
+        assert draw() == expected
+    assert runs.status(tmp_path / "run")["status"] == "failed"
+
+
+@pytest.mark.parametrize("error", [SystemExit, GeneratorExit, KeyboardInterrupt])
+def test_exit_outside_of_an_evaluation_is_an_error(
+    error: type[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in the update of a custom algorithm; GeneratorExit is not taken for a run that is left early."""
+
+    def update(*arguments: object) -> None:
+        raise error
+
+    monkeypatch.setattr(loop, "update_state", update)
+    with pytest.raises(RunError, match=rf"^code of yours must not end the program, but raised {error.__name__} "):
+        list(hpc_es.train(runs.tiny(tmp_path), tmp_path / "run"))
+    status = runs.status(tmp_path / "run")
+    assert (status["status"], status["exit_status"]) == ("failed", 1)
+    assert error.__name__ in status["reason"]
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
+def test_train_in_a_thread_gives_the_same_run(reference: Path, tmp_path: Path) -> None:
+    """Also if it is left early, and closed by another thread."""
+    before, config, left = signal.getsignal(signal.SIGTERM), runs.tiny(tmp_path), list[TrainingRun]()
+
+    def work() -> None:
+        run = hpc_es.train(config, tmp_path / "run")
+        next(run)
+        left.append(run)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    left.pop().close()
+    with hpc_es.train(config, tmp_path / "run") as run:
+        next(run)
+        closed: list[bool] = []  # by a thread that cannot restore the handlers of signals
+        thread = threading.Thread(target=lambda: closed.append(run.close() is None))
+        thread.start()
+        thread.join()
+        assert closed
+    assert signal.getsignal(signal.SIGTERM) == before
+    thread = threading.Thread(target=lambda: list(hpc_es.train(config, tmp_path / "run")))
+    thread.start()
+    thread.join()
+    runs.assert_same(tmp_path / "run", reference)
+
+
+def test_arrays_of_a_run_cannot_be_changed_through_the_callers_views(tmp_path: Path) -> None:
+    with hpc_es.train(runs.tiny(tmp_path), tmp_path / "run") as run:
+        for _ in run:
+            theta = run.theta
+            theta *= 0
+            with pytest.raises(ValueError, match="read-only"):
+                run.state.theta[:] = 0
+    list(hpc_es.train(runs.tiny(tmp_path), tmp_path / "other"))
+    runs.assert_same(tmp_path / "run", tmp_path / "other")

@@ -154,6 +154,8 @@ def test_later_jobs_of_a_chain_are_listed() -> None:
         ({"status": "failed", "reason": "the disk is full", "job": "7"}, 1, "the run has failed (the disk is full)"),
         ({"status": "interrupted", "job": "7"}, 75, None),
         ({"status": "running", "job": "7"}, 137, None),
+        ({"status": "running", "job": "7"}, 0, None),  # os._exit(0) in the user's code
+        ({"status": "running", "job": "6"}, 0, "the run is finished"),  # by an earlier job
         ({"status": "failed", "reason": "an earlier job's", "job": "6"}, 137, None),
         ({"status": "running", "job": "6"}, 2, "an error in the command or config"),
     ],

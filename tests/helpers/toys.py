@@ -76,6 +76,20 @@ class DoubleSurvival(Survival):
     dtype = np.float64
 
 
+class Uncommon(BaseException):
+    """An exception that is not an Exception."""
+
+
+# Exceptions that would end the program.
+ENDS: dict[str, type[BaseException]] = {
+    "exit": SystemExit,
+    "interrupt": KeyboardInterrupt,
+    "generator": GeneratorExit,
+    "stop": StopIteration,
+    "uncommon": Uncommon,
+}
+
+
 class Faulty(Survival):
     """Survival that misbehaves in step `at` (0: in reset) of the episode with seed `bad_seed`.
 
@@ -109,6 +123,8 @@ class Faulty(Survival):
         observation, reward, *rest = result
         if self.fault == "raise":
             raise ValueError("the simulator diverged")
+        if self.fault in ENDS:
+            raise ENDS[self.fault]
         if self.fault == "hang":
             time.sleep(3600)
         if self.fault == "swallow":  # the time-out of the first sleep is taken for an error of the environment's own
@@ -152,6 +168,28 @@ class Growing(Hidden):
     def step(self, action: Any) -> Step:
         observation, reward, _, truncated, info = Survival.step(self, action)
         return observation, reward, self.count >= self.episodes, truncated, info
+
+
+class Rare(Survival):
+    """Survival of which only some instances can be created, those with a number in `working`, from 1."""
+
+    created = 0
+    working: tuple[int, ...] = ()
+
+    def __init__(self) -> None:
+        Rare.created += 1
+        if Rare.created not in self.working:
+            raise SystemExit(0)
+
+
+class Repairing(Survival):
+    """Changes its action in place; the reward is the action before."""
+
+    def step(self, action: Any) -> Step:
+        observation, _, *rest = super().step(action)
+        reward = float(action[0])
+        action *= 2
+        return observation, reward, *rest  # type: ignore[return-value]
 
 
 class Globals(Survival):
@@ -257,6 +295,8 @@ ENVIRONMENTS = (
         Hidden,
         Growing,
         Globals,
+        Rare,
+        Repairing,
         Shifted,
         Reach,
         Named,

@@ -52,6 +52,8 @@ class Swarm(VectorEnv[Any, Any, Any]):
             pushes = np.full(self.num_envs, pushes.mean())
         if self.fault == "raise" and self.steps == 5 and 7 in self.seeds:
             raise ValueError("the simulator diverged")
+        if self.fault == "exit" and self.steps == 5 and 7 in self.seeds:
+            raise SystemExit(0)
         self.x = 3.99 * self.x * (1 - self.x)
         self.x = np.clip(self.x + 0.01 * pushes[:, None], 0.01, 0.99)
         over = np.zeros(self.num_envs, bool)

@@ -14,7 +14,7 @@ from tests.helpers.harness import mpiexec, python, script, start
 
 HEAD = """
 import os, sys, time
-from hpc_es.core.errors import RunError, UserError
+from hpc_es.core.errors import Exit, RunError, UserError
 from hpc_es.mpi.guard import guarded
 from hpc_es.mpi.connect import connect
 
@@ -57,10 +57,10 @@ def test_exception_on_one_rank_ends_all_ranks_and_names_it() -> None:
         ("raise UserError('wrong key')", 2, "] hpc_es: wrong key"),
         ("raise RunError('disk full')", 1, "] hpc_es: disk full"),
         ("raise KeyboardInterrupt", 130, "] interrupted"),
-        ("sys.exit('bye')", 1, "] bye"),
-        ("sys.exit(75)", 75, "] ended by SystemExit(75)"),
-        ("sys.exit()", 1, "] ended by SystemExit(None)"),
-        ("raise BaseException('base')", 1, "] BaseException: base"),
+        ("sys.exit('bye')", 1, "but raised SystemExit: bye (<string>:"),
+        ("sys.exit(75)", 1, "but raised SystemExit: 75 (<string>:"),
+        ("sys.exit()", 1, "but raised SystemExit (<string>:"),
+        ("raise BaseException('base')", 1, "but raised BaseException: base (<string>:"),
         ("import hpc_es.no_such_module", 1, "] ModuleNotFoundError: No module named 'hpc_es.no_such_module'"),
         ("world.abort(75)", 75, ""),
     ],
@@ -69,7 +69,7 @@ def test_any_exit_of_one_rank_ends_all_ranks(statement: str, status: int, text: 
     done = mpiexec(3, guarded(FAILING.format(statement=statement)), 20)
     assert done.status == status and done.seconds < 10 and not done.timed_out, str(done)
     assert text in done.stderr
-    assert ("Traceback" in done.stderr) == ("Error: No module" in text or "BaseException" in text)
+    assert ("Traceback" in done.stderr) == ("Error: No module" in text)
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -129,7 +129,7 @@ def test_finalizing_twice_is_harmless() -> None:
 
 
 def test_help_on_all_ranks_has_status_0() -> None:
-    done = mpiexec(3, guarded("sys.exit(0)"), 20)
+    done = mpiexec(3, guarded("raise Exit(0)"), 20)
     assert (done.status, done.stdout, done.stderr) == (0, "", ""), str(done)
 
 
@@ -144,7 +144,7 @@ def test_rank_that_leaves_without_the_guard_does_not_hang_at_exit() -> None:
     [
         ("raise UserError('wrong key')", 2, "hpc_es: wrong key\n"),
         ("connect(); raise RunError('disk full')", 1, "hpc_es: disk full\n"),
-        ("sys.exit(0)", 0, ""),
+        ("raise Exit(0)", 0, ""),
         ("return 75", 75, ""),
     ],
 )
@@ -275,3 +275,11 @@ def test_job_ends_if_a_rank_does_not_reach_mpi_init() -> None:
 def test_limit_of_mpi_init_must_be_a_number(seconds: str) -> None:
     done = python(guarded("connect()\nreturn 0"), 60, {"HPC_ES_MPI_INIT_SECONDS": seconds})
     assert done.status == 2 and f"positive number of seconds, not '{seconds}'" in done.stderr, str(done)
+
+
+@pytest.mark.parametrize("statement", ["sys.exit(0)", "sys.exit()", "raise GeneratorExit"])
+def test_code_of_the_user_that_ends_a_single_process_is_an_error(statement: str) -> None:
+    done = python(guarded(statement), 20)
+    name = "GeneratorExit" if "Generator" in statement else "SystemExit"
+    assert done.status == 1 and len(done.stderr.splitlines()) == 1, str(done)
+    assert done.stderr.startswith(f"hpc_es: code of yours must not end the program, but raised {name}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 import time
 
 import pytest
@@ -65,3 +66,21 @@ def test_call_that_catches_the_timeout_fails_when_it_returns() -> None:
 
     with Watch(0.1) as watch, pytest.raises(EpisodeTimeout):
         watch.timed(0, stubborn)()
+
+
+def test_limit_in_a_thread_is_noticed_when_the_call_returns() -> None:
+    before, seen = signal.getsignal(signal.SIGALRM), list[str]()
+
+    def work() -> None:
+        with Watch(0.05, poll=lambda: None) as watch:
+            assert watch.timed(0, lambda: "fast")() == "fast"
+            try:
+                watch.timed(1, time.sleep)(0.2)
+            except EpisodeTimeout as error:
+                seen.append(str(error))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert seen == ["the episode took longer than task.episode_timeout_seconds: 0.05"]
+    assert signal.getsignal(signal.SIGALRM) == before and signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)

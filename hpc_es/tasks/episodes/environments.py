@@ -6,6 +6,7 @@ Also a check whether an environment keeps hidden state from one episode to the n
 from __future__ import annotations
 
 import contextlib
+import copy
 import importlib
 import importlib.util
 import random
@@ -124,9 +125,12 @@ def _import_namespace(env_id: str) -> None:
 
 
 def with_tuples(make: Callable[..., T], keywords: Keywords) -> T:
-    """Return make(**keywords); if it raises an error about tuples or lists, pass tuples for YAML's lists."""
+    """Return make(**keywords); if it raises an error about tuples or lists, pass tuples for YAML's lists.
+
+    The keywords are copied, since code of the user's may change them.
+    """
     try:
-        return make(**keywords)
+        return make(**copy.deepcopy(keywords))
     except (TypeError, ValueError, AssertionError) as error:
         tuples = _as_tuples(keywords)
         if tuples == keywords or not re.search("tuple|list", str(error)):

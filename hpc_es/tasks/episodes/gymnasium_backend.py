@@ -17,13 +17,13 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from hpc_es.core.data import Array, Float64
-from hpc_es.core.errors import ConfigError
+from hpc_es.core.errors import ConfigError, ignored_failures, require_users
 from hpc_es.core.quiet import quiet_stderr
 from hpc_es.tasks.episodes import environments
 from hpc_es.tasks.episodes.environment_backend import RunningEpisodes, StepResult
 from hpc_es.tasks.episodes.environments import Action, Environment, Info, Observation, Vector
 from hpc_es.tasks.episodes.infos import as_number, as_numbers
-from hpc_es.tasks.timeouts import EpisodeTimeout, Watch
+from hpc_es.tasks.timeouts import Watch
 
 
 class GymnasiumBackend:
@@ -41,16 +41,20 @@ class GymnasiumBackend:
         keys: Sequence[str] = (),
     ) -> None:
         self._make, self._limit, self._keys = make, limit_seconds, keys
-        self._pool = [] if first is None else [first]
+        # By job; an exception in place of an environment that could not be created.
+        self._pool: list[Environment | BaseException] = [] if first is None else [first]
         self._steps: dict[int, Callable[[Action], tuple[Observation, float, bool, bool, Info]]] = {}  # by job
         self._watch: Watch | None = None
 
     @contextlib.contextmanager
     def chunk(self, seeds: Sequence[int]) -> Iterator[None]:
-        jobs = len(seeds)
-        with quiet_stderr(len(self._pool) < jobs):  # the first environment of the task has printed its warnings
-            while len(self._pool) < jobs:
-                self._pool.append(self._make())
+        jobs, pool = len(seeds), self._pool
+        missing = [job for job, environment in enumerate(pool) if isinstance(environment, BaseException)]
+        with quiet_stderr(bool(missing) or len(pool) < jobs):  # the first environment has printed its warnings
+            for job in missing:
+                pool[job] = self._made()
+            while len(pool) < jobs:
+                pool.append(self._made())
         self._steps = {}
         if self._limit is None:
             yield
@@ -62,7 +66,7 @@ class GymnasiumBackend:
             self._watch = None
 
     def reset(self, job: int, seed: int) -> Array:
-        reset = self._pool[job].reset
+        reset = self._environment(job).reset
         if self._watch is not None:
             self._watch.restart(job)
             reset = self._watch.timed(job, reset)
@@ -76,18 +80,20 @@ class GymnasiumBackend:
         self._set_step(job)
 
     def _set_step(self, job: int) -> None:
-        step = self._pool[job].step
+        step = self._environment(job).step
         self._steps[job] = step if self._watch is None else self._watch.timed(job, step)
 
     def advance(self, running: RunningEpisodes, actions: Array, observations: Array, rewards: Float64) -> StepResult:
         steps, result, keys = self._steps, StepResult(), self._keys
         if keys:
             result.numbers = np.full((len(running.rows), len(keys)), np.nan)
-        listed = actions.tolist() if actions.ndim == 1 else list(actions)  # Discrete: ints; others: rows
+        # Discrete: ints. Others: rows, which an environment may change, of a copy, since they may be the policy's own.
+        listed = actions.tolist() if actions.ndim == 1 else list(actions.copy())
         for position, (row, job) in enumerate(zip(running.rows, running.jobs, strict=True)):
             try:
                 observations[row], rewards[row], terminated, truncated, info = steps[job](listed[row])
-            except (Exception, EpisodeTimeout) as error:
+            except BaseException as error:
+                require_users(error)
                 result.failed.append((row, error))
                 continue
             if result.numbers is not None:
@@ -103,19 +109,37 @@ class GymnasiumBackend:
         return 0.0 if self._watch is None else self._watch.spent(job)
 
     def renew(self, job: int) -> None:
-        close = self._pool[job].close
+        environment = self._pool[job]
+        if isinstance(environment, BaseException):  # which this job's failure has reported
+            return
+        close = environment.close
         if self._watch is not None:  # an environment that hung in `step` may hang in `close` too
             self._watch.restart(job)
             close = self._watch.timed(job, close)
-        with contextlib.suppress(Exception, EpisodeTimeout):
+        with ignored_failures():
             close()
         with quiet_stderr():
-            self._pool[job] = self._make()
+            self._pool[job] = self._made()
+
+    def _made(self) -> Environment | BaseException:
+        """Return a new environment, or why there is none: the next episode of its job then fails."""
+        try:
+            return self._make()
+        except BaseException as error:
+            require_users(error)
+            return error
+
+    def _environment(self, job: int) -> Environment:
+        environment = self._pool[job]
+        if isinstance(environment, BaseException):
+            raise environment
+        return environment
 
     def close(self) -> None:
         for environment in self._pool:
-            with contextlib.suppress(Exception):
-                environment.close()
+            with ignored_failures():
+                if not isinstance(environment, BaseException):
+                    environment.close()
 
 
 class VectorBackend:
@@ -131,7 +155,7 @@ class VectorBackend:
         self._make, self._limit, self._keys, self._needs_infos = make, limit, keys, needs_infos
         self._pool: dict[int, Vector] = {}  # by the number of jobs
         self._jobs, self._steps = 0, 0
-        self._first: Array | Exception = np.zeros(0)  # first observations, [jobs, *shape], or the error of reset
+        self._first: Array | BaseException = np.zeros(0)  # first observations, [jobs, *shape], or the error of reset
         self._actions = np.zeros(0)  # [jobs, ...]; jobs that are not running repeat their last action
         self._must_renew = False
 
@@ -144,14 +168,15 @@ class VectorBackend:
             if self._jobs not in self._pool:
                 self._pool[self._jobs] = self._make(self._jobs)
             self._first = reset(self._pool[self._jobs], seeds)
-        except Exception as error:  # all jobs of the chunk fail with this error
+        except BaseException as error:  # all jobs of the chunk fail with this error
+            require_users(error)
             self._first = error
         self._actions = idle_actions(self._pool[self._jobs]) if self._jobs in self._pool else np.zeros(0)
         yield
 
     def reset(self, job: int, seed: int) -> Array:
         """Return the first observation of the episode, which began with the chunk."""
-        if isinstance(self._first, Exception):
+        if isinstance(self._first, BaseException):
             raise self._first
         observation: Array = self._first[job]
         return observation
@@ -165,7 +190,8 @@ class VectorBackend:
         self._actions[jobs] = actions[rows]
         try:
             all_observations, all_rewards, terminated, truncated, infos = self._pool[self._jobs].step(self._actions)
-        except Exception as error:  # it may belong to any of the jobs
+        except BaseException as error:  # it may belong to any of the jobs
+            require_users(error)
             return StepResult(failed=[(row, error) for row in rows])
         self._steps += 1
         observations[rows], rewards[rows] = all_observations[jobs], all_rewards[jobs]
@@ -191,7 +217,7 @@ class VectorBackend:
 
     def close(self) -> None:
         for environment in self._pool.values():
-            with contextlib.suppress(Exception):
+            with ignored_failures():
                 environment.close()
         self._pool.clear()
         self._must_renew = False

@@ -30,13 +30,12 @@ from hpc_es.core.data import (
     row_dtype,
     with_columns,
 )
-from hpc_es.core.errors import Failure, RunError, failure_from_error
+from hpc_es.core.errors import Failure, RunError, failure_from_error, require_users
 from hpc_es.core.policy import Actor, Batch
 from hpc_es.tasks.episodes.behaviour import Behaviour, EpisodeEnd
 from hpc_es.tasks.episodes.environment_backend import EnvironmentBackend, RunningEpisodes, StepResult
 from hpc_es.tasks.episodes.infos import InfoAccumulator
 from hpc_es.tasks.observation_statistics import ObservationSums
-from hpc_es.tasks.timeouts import EpisodeTimeout
 
 NOISE_STEPS = 64  # number of steps whose noise is drawn at once
 
@@ -190,7 +189,8 @@ class Rollout:
             self._observations[row] = observation
             if self._may_be_nan and np.isnan(self._observations[row]).any():
                 raise ValueError("the observation is NaN after reset")
-        except (Exception, EpisodeTimeout) as error:
+        except BaseException as error:
+            require_users(error)
             self._fail(row, error)
 
     def _check_global_generators(self) -> None:
@@ -222,7 +222,8 @@ class Rollout:
         try:
             end = EpisodeEnd(self._observations[row].copy(), self._infos.get(row, {}), return_, length)
             self._total_behaviour[self._jobs[row]] += behaviour.compute(end)
-        except Exception as error:
+        except BaseException as error:
+            require_users(error)
             self._fail(row, error)
 
     def _fail(self, row: int, error: BaseException) -> None:

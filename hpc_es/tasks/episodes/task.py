@@ -15,7 +15,7 @@ from hpc_es.config.options import Count, Positive, option, options
 from hpc_es.config.registry import is_installed, source_hash
 from hpc_es.config.schema import NO_NUMBERS, Reduction
 from hpc_es.core.data import Column, Outcome, Poll, behaviour, info_numbers
-from hpc_es.core.errors import ConfigError
+from hpc_es.core.errors import ConfigError, ignored_failures
 from hpc_es.core.interfaces import Cutting, Offers, Searched
 from hpc_es.core.keys import Keys
 from hpc_es.core.policy import Actor, Batch, Policy
@@ -183,7 +183,7 @@ class Episodes:
         for segments in self._segments:
             segments.close()
         if self._native is not None and self._first is not None:  # otherwise the backend has closed it
-            with contextlib.suppress(Exception):
+            with ignored_failures():
                 self._first.close()
 
 

@@ -8,6 +8,7 @@ The current directory and the config's directory are importable: they are append
 from __future__ import annotations
 
 import contextlib
+import copy
 import hashlib
 import inspect
 import json
@@ -22,10 +23,17 @@ from typing import NamedTuple, Protocol, TypeVar
 import numpy as np
 
 from hpc_es.core.data import Array, Float64, Keywords, Poll, dataclass
-from hpc_es.core.errors import ConfigError, Failure, GenerationClosed, failure_from_error, failure_from_text
+from hpc_es.core.errors import (
+    ConfigError,
+    Failure,
+    GenerationClosed,
+    failure_from_error,
+    failure_from_text,
+    require_users,
+)
 from hpc_es.core.interfaces import RunContext
 from hpc_es.tasks.functions.parameters import Scale, decoded
-from hpc_es.tasks.timeouts import EpisodeTimeout, Watch
+from hpc_es.tasks.timeouts import Watch
 
 T = TypeVar("T")
 
@@ -106,9 +114,18 @@ class Objective:
     source: str = ""  # SHA-256 of the file in which the function is defined, "" if there is none
 
     def keywords(self, values: Sequence[float], seed: int | Array) -> Keywords:
-        """Return the keywords of a call: arguments, named parameters, and the seed if the function takes one."""
+        """Return the keywords of a call: arguments, named parameters, and the seed if the function takes one.
+
+        They are copies, since a function may change them.
+        """
         named = decoded(self.scales, values) if self.scales else {}
-        return {**self.arguments, **named, **({SEED: seed} if self.takes_seed else {})}
+        arguments = {name: _copied(value) for name, value in self.arguments.items()}
+        return {**arguments, **named, **({SEED: seed} if self.takes_seed else {})}
+
+
+def _copied(value: T) -> T:
+    """Return a copy of plain data, of which only lists and mappings can change."""
+    return copy.deepcopy(value) if isinstance(value, list | Mapping) else value
 
 
 def objective(
@@ -214,10 +231,11 @@ class PythonEvaluator:
         since = time.perf_counter()
         try:
             result = read(call(values, seed))
-        except (Exception, SystemExit, EpisodeTimeout) as error:
-            return None, failure_from_error(error), time.perf_counter() - since
         except GenerationClosed as error:
             return None, failure_from_text(str(error)), time.perf_counter() - since
+        except BaseException as error:
+            require_users(error)
+            return None, failure_from_error(error), time.perf_counter() - since
         return result, None, time.perf_counter() - since
 
     def _call(self, values: Float64, seed: int | Array) -> object:

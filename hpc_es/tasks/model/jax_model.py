@@ -36,7 +36,7 @@ from hpc_es.core.policy import Tree
 from hpc_es.core.population import Factorisation, Layout, Population, own_shapes
 from hpc_es.devices.jax_setup import in_thread
 from hpc_es.noise.portable_jax import candidates
-from hpc_es.policies.network import restored_generators, seed_generators
+from hpc_es.policies.network import restored_session, seed_generators
 from hpc_es.policies.networks.jax_convolutions import convolving_in_turn
 from hpc_es.policies.networks.jax_low_rank import formed_weights, with_factors
 from hpc_es.policies.networks.jax_networks import is_array, named_arrays
@@ -311,7 +311,7 @@ def _parameters(value: Any, name: str) -> Parameters:
     def call(seed: int) -> Any:
         if not is_function:
             return value
-        with restored_generators():
+        with restored_session():
             seed_generators(seed)
             try:
                 return value(seed)

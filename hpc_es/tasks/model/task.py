@@ -11,6 +11,7 @@ JAX is imported when the task is built: see `devices/jax_setup.py`.
 
 from __future__ import annotations
 
+import copy
 import os
 import sys
 import time
@@ -45,7 +46,7 @@ from hpc_es.core.keys import Keys, Purpose
 from hpc_es.core.policy import Policy, Tree
 from hpc_es.core.population import Factorisation, Perturbed, Population, candidate_parts
 from hpc_es.devices import jax_setup
-from hpc_es.policies.network import restored_generators, seed_generators
+from hpc_es.policies.network import restored_session, seed_generators
 from hpc_es.tasks.problems import PARAMETER_SPREAD, PROBE_BLOCK, VectorProblemDefaults
 
 if TYPE_CHECKING:
@@ -102,10 +103,10 @@ class ModelTask:
 
         options = self.options
         function = import_function(options.model, KEY, "my_model:make")
-        with restored_generators():
+        with restored_session():
             seed_generators(0)
             try:
-                created = function(**options.model_kwargs)
+                created = function(**copy.deepcopy(options.model_kwargs))
             except ConfigError:
                 raise
             except Exception as error:  # of the user's code

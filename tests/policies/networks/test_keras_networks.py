@@ -13,6 +13,7 @@ import hpc_es
 from hpc_es import cli
 from hpc_es.core.data import Box, Discrete, ObservationSpec, Spaces, flat_observations
 from hpc_es.core.errors import ConfigError
+from hpc_es.core.global_generators import restored_generators
 from hpc_es.policies import network
 from tests.helpers import own_networks, runs
 from tests.helpers.populations import candidates, explicit, random_inputs
@@ -157,6 +158,24 @@ def test_initial_weights_depend_on_the_generator_alone() -> None:
     assert again.initial(np.random.default_rng(2)).tobytes() != first.tobytes()
     assert (random.getstate(), np.random.get_state()[1].tobytes()) == states  # type: ignore[index, union-attr]
     assert dict(again.layout.shapes) == dict(policy.layout.shapes)  # names, too
+
+
+def test_building_a_network_keeps_the_seeds_and_names_of_the_callers_keras() -> None:
+    import keras
+
+    def drawn(between: Any) -> list[Any]:
+        keras.utils.clear_session()
+        random.seed(5)
+        first = np.asarray(keras.random.uniform((2,))), keras.layers.Dense(1).name
+        between()
+        return [*first, np.asarray(keras.random.uniform((2,))), keras.layers.Dense(1).name]
+
+    def build() -> None:
+        policy_of("keras_recurrent").initial(np.random.default_rng(1))
+
+    with restored_generators():
+        alone, around = drawn(lambda: None), drawn(build)
+    assert [str(item) for item in around] == [str(item) for item in alone]
 
 
 def test_saved_model_starts_with_its_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from hpc_es.tasks.episodes import environments
 from hpc_es.tasks.episodes.environments import COMPARED_EPISODES, hidden_state_difference
 from hpc_es.training.build import build_task
 from tests.helpers.harness import python, script
-from tests.helpers.toys import Faulty, episodes, lifetime, played
+from tests.helpers.toys import Faulty, Survival, episodes, lifetime, played
 
 TOYS = "tests.helpers.toys:"
 
@@ -247,3 +247,17 @@ def test_probe_treats_nan_as_equal() -> None:
     """NaN in every episode is not hidden state."""
     nan = episodes("Survival", wrappers=({"tests.helpers.toys:Plus": {"by": float("nan")}},))
     assert hidden_state_difference(nan.environment, 30) is None
+
+
+class Draining(Survival):
+    """Takes what it is made of out of its keywords."""
+
+    def __init__(self, parts: list[str]) -> None:
+        self.part = parts.pop()
+
+
+def test_each_environment_gets_its_own_keywords() -> None:
+    gymnasium.register("Draining-v0", Draining, order_enforce=False)
+    keywords = {"parts": ["a"]}
+    for _ in range(2):
+        assert environments.make("Draining-v0", keywords).unwrapped.part == "a"

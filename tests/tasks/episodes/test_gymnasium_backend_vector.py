@@ -62,12 +62,15 @@ def test_vector_stepping_uses_the_time_limit_of_the_config() -> None:
     assert rows["length"].max() == 7
 
 
-def test_exception_fails_running_jobs_and_renews_the_vector() -> None:
-    task = vector(env_kwargs={"fault": "raise"})
+@pytest.mark.parametrize(
+    ("fault", "text"), [("raise", "ValueError: the simulator diverged ("), ("exit", "SystemExit: 0 (")]
+)
+def test_exception_fails_running_jobs_and_renews_the_vector(fault: str, text: str) -> None:
+    task = vector(env_kwargs={"fault": fault})
     alone = played(task, [5, 26], Still(2, 0.5, 2)).rows["return_"]
     result = played(task, [5, 7], Still(2, 0.5, 2))
     assert np.isnan(result.rows["return_"]).all()
-    assert "ValueError: the simulator diverged (" in result.failures[0].text
+    assert text in result.failures[0].text
     assert played(task, [5, 26], Still(2, 0.5, 2)).rows["return_"].tobytes() == alone.tobytes()
 
 

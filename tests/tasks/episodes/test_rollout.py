@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from hpc_es.core.data import Box, Outcome, Spaces
 from hpc_es.core.errors import ConfigError, RunError
+from hpc_es.mpi.guard import Signals
 from hpc_es.policies import mlp
 from hpc_es.tasks.episodes.rollout import NOISE_STEPS
 from hpc_es.tasks.episodes.task import Episodes, Options, build
@@ -293,6 +295,48 @@ def test_exception_in_reset_fails_its_job_only(fault: str, reason: str) -> None:
     assert failed(outcome) == [1]
     assert reason in outcome.failures[0].text
     assert lengths(outcome) == [4, 0, 6]
+
+
+@pytest.fixture
+def signals() -> Iterator[None]:
+    """Signals are handled, as in a run: only code of the user's then raises KeyboardInterrupt."""
+    handlers = Signals()
+    yield
+    handlers.restore()
+
+
+@pytest.mark.usefixtures("signals")
+@pytest.mark.parametrize("fault", toys.ENDS)
+@pytest.mark.parametrize("at", [0, 3])
+def test_exception_that_would_end_the_program_fails_its_job_only(fault: str, at: int) -> None:
+    task = episodes("Faulty", env_kwargs={"fault": fault, "at": at})
+    outcome = played(task, [49, 7, 3])
+    assert failed(outcome) == [1]
+    assert outcome.failures[0].text.startswith(f"{toys.ENDS[fault].__name__} (toys.py:")
+    assert outcome.rows["return_"][[0, 2]].tolist() == [50, 4]
+    assert returns(played(task, [5, 5])) == [6, 6]
+
+
+def test_ctrl_c_ends_an_evaluation_outside_of_a_run() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        played(episodes("Faulty", env_kwargs={"fault": "interrupt"}), [7, 3])
+
+
+def test_constructor_that_exits_fails_the_jobs_without_an_environment(monkeypatch: Any) -> None:
+    monkeypatch.setattr(toys.Rare, "created", 0)
+    monkeypatch.setattr(toys.Rare, "working", (1, 3, 4))
+    task = episodes("Rare")
+    outcome = played(task, [3, 5, 7])
+    assert failed(outcome) == [1] and outcome.rows["return_"][[0, 2]].tolist() == [4, 8]
+    assert outcome.failures[0].text.startswith("SystemExit: 0 (toys.py:")
+    assert returns(played(task, [3, 5, 7])) == [4, 6, 8]  # created again
+
+
+def test_environment_that_changes_its_action_changes_no_other_one() -> None:
+    """The actor returns the same array in each step."""
+    actor, action = Still(2), np.full((2, 2), 0.25, np.float32)
+    actor.act = lambda observations: action[: len(observations)]  # type: ignore[method-assign]
+    assert returns(played(episodes("Repairing"), [3, 3], actor)) == [1.0, 1.0]  # 4 steps of 0.25
 
 
 @pytest.mark.parametrize("fault", FAULTS)

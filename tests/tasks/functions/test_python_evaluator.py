@@ -46,9 +46,24 @@ def test_function_gets_a_copy_of_the_vector() -> None:
     assert (before == VECTORS).all()
 
 
+def test_function_gets_copies_of_its_arguments() -> None:
+    def drains(x: Any, data: list[float], more: dict[str, list[float]]) -> float:
+        return data.pop() + more["numbers"].pop()
+
+    arguments: dict[str, Any] = {"data": [1.0, 2.0], "more": {"numbers": [10.0, 20.0]}}
+    assert values(drains, arguments=arguments) == [22.0, 22.0, 22.0]
+
+
 def test_global_generators_are_seeded_by_job() -> None:
     drawn = values(lambda x: np.random.random() + random.random())
     assert drawn == values(lambda x: np.random.random() + random.random()) and len(set(drawn)) == 3
+
+
+def ends(kind: type[BaseException]) -> Any:
+    def function(x: Any) -> float:
+        raise kind
+
+    return function
 
 
 def fails(result: Any, batch: bool = False) -> str:
@@ -65,6 +80,9 @@ def fails(result: Any, batch: bool = False) -> str:
     [
         (lambda x: 1 / 0, False, r"ZeroDivisionError: division by zero \(test_python_evaluator.py:\d+ in <lambda>\)"),
         (lambda x: sys.exit("no"), False, "SystemExit: no"),
+        (lambda x: next(iter(())), False, "StopIteration"),
+        (ends(GeneratorExit), False, r"GeneratorExit \(test_python_evaluator.py:\d+ in function\)"),
+        (ends(BaseException), True, r"BaseException \(test_python_evaluator.py:\d+ in function\)"),
         (lambda x: math.nan, False, "the value is nan"),
         (lambda x: -math.inf, False, "the value is -inf"),
         (lambda x: None, False, "expected a number, got None: does it return its value"),
