@@ -13,9 +13,9 @@ from hpc_es.config.resolved import plain_data
 from hpc_es.core.data import ConfigData, JsonObject
 from hpc_es.core.errors import UserError
 from hpc_es.report.curves import RETURNS, REWARDS, VALUES, Measure, RunCurves, load
+from hpc_es.storage.answers import RESULT
 from hpc_es.storage.line_logs import FAILURES
 from hpc_es.storage.metrics_log import each_row
-from hpc_es.storage.results import ALONE
 from hpc_es.storage.status import STATUS, run_state
 
 ACTIVITIES = ("environment", "policy", "update", "messages", "idle")
@@ -133,7 +133,7 @@ def _read_metrics(run: RunSummary) -> None:
 
 
 def _read_result(run: RunSummary) -> None:
-    file = run.path / ALONE
+    file = run.path / RESULT
     if file.exists():
         run.result = json.loads(file.read_text(encoding="utf-8"))
     elif (run.path / STATUS).exists():
