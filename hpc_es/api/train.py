@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import inspect
 import threading
 import weakref
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -176,10 +177,22 @@ class TrainingRun:
 
     def close(self) -> None:
         """Leave the run now: all ranks stop and files are closed. Further calls do nothing."""
+        is_running = inspect.getgeneratorstate(self._rows) == inspect.GEN_SUSPENDED
         try:
             self._rows.close()
-        finally:
+        except BaseException:
             self._end()
+            raise
+        if is_running:
+            self._finish()
+        else:
+            self._end()
+
+    def _finish(self) -> None:
+        """End the run, and write result.json unless a signal has interrupted it."""
+        self._end()
+        if not self._run.training.exit_status:
+            self._run.result()
 
     def _end(self) -> None:
         self._signals.restore()
@@ -191,7 +204,10 @@ class TrainingRun:
     def __next__(self) -> MetricsRow:
         try:
             return next(self._rows)
-        except BaseException:  # including StopIteration
+        except StopIteration:
+            self._finish()
+            raise
+        except BaseException:
             self._end()
             raise
 
