@@ -352,15 +352,19 @@ def run_results(arguments: argparse.Namespace) -> int:
     """Show the results of the repetitions of an experiment, or compare several experiments.
 
     Repetitions that have not finished yet are listed as missing. The directories may be in use. Values have the sign of
-    the objective; statistics are over the best value, reward or return of each repetition.
+    the objective; statistics are over the best value, reward or return of each repetition. A directory that has only
+    copies of the runs of another one is left out of the comparison.
     """
     from hpc_es.storage import results
 
     directories = list(dict.fromkeys(arguments.directories))
     contents = {str(directory): _read_results(directory) for directory in directories}
     several = len(contents) > 1
+    copies = _copied({name: rows for name, (rows, _) in contents.items()}) if several else {}
     if arguments.json:
         objects = {name: {**summary, "rows": rows} for name, (rows, summary) in contents.items()}
+        for name, original in copies.items():
+            objects[name]["copy_of"] = original
         sys.stdout.write(json.dumps(objects if several else next(iter(objects.values())), indent=2) + "\n")
     elif arguments.csv:
         lines = [
@@ -373,7 +377,9 @@ def run_results(arguments: argparse.Namespace) -> int:
         table.writeheader()
         table.writerows(lines)
     elif several:
-        sys.stdout.write(_comparison({name: summary for name, (_, summary) in contents.items()}))
+        sys.stdout.write(_comparison({name: pair[1] for name, pair in contents.items() if name not in copies}))
+        for name, original in copies.items():
+            sys.stdout.write(f"left out: {name}, a copy of {original}\n")
     else:
         rows, summary = next(iter(contents.values()))
         for row in rows:
@@ -410,6 +416,25 @@ def _result_line(row: JsonObject) -> str:
     if digest := identity_digest(row):
         cells.append(f"{digest[0]} {digest[1][:12]}")
     return "  ".join(cells)
+
+
+def _copied(contents: Mapping[str, Sequence[JsonObject]]) -> dict[str, str]:
+    """Return the directories with nothing but the runs of another one: the same seed, repetition and bits."""
+    from hpc_es.storage.results import identity_digest
+
+    runs = {
+        name: {(row.get("seed"), row["repetition"], identity_digest(row)) for row in rows}
+        for name, rows in contents.items()
+        if rows and all(identity_digest(row) for row in rows)
+    }
+    copies: dict[str, str] = {}
+    for name, own in runs.items():
+        for other, theirs in runs.items():
+            is_earlier = list(runs).index(other) < list(runs).index(name)
+            if other != name and other not in copies and (own < theirs or (own == theirs and is_earlier)):
+                copies[name] = other
+                break
+    return copies
 
 
 def _comparison(summaries: Mapping[str, JsonObject]) -> str:
@@ -469,10 +494,11 @@ def run_plot(arguments: argparse.Namespace) -> int:
     """Draw the learning curves of one or several runs.
 
     Runs that differ only in seed, name, output and the run that they start from are averaged into one line: the mean
-    and its spread.
+    and its spread. Each task has its own chart. Copies of a run, with the same seed and results, count once.
     """
     from hpc_es.report.plot import plot
 
-    plot(arguments.runs, arguments.output, arguments.x, arguments.title)
+    for copy in plot(arguments.runs, arguments.output, arguments.x, arguments.title):
+        sys.stderr.write(f"left out: {copy}, a copy of another run (the same config, seed and results)\n")
     sys.stderr.write(f"{arguments.output} written\n")
     return 0
