@@ -205,11 +205,12 @@ class Repetitions:
 
     def _summarize(self, reason: ExitReason) -> None:
         from hpc_es.storage import results
-        from hpc_es.storage.files import write_json
+        from hpc_es.storage.answers import goal_of
+        from hpc_es.storage.files import finite, write_json
 
         rows = results.read_results(self.directory)
-        summary = results.summary(rows, self.config.repetitions)
-        write_json(self.directory / "summary.json", summary)
+        summary = results.summary(rows, self.config.repetitions, goal_of(resolved(self.config)))
+        write_json(self.directory / "summary.json", finite(summary))
         status = {0: "finished", INTERRUPTED: "interrupted"}.get(reason.status, "failed")
         self._write_status(status, exit_status=reason.status, reason=reason.text)
         if rows and self.config.report.plot_interval_seconds:

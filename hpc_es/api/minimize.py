@@ -23,6 +23,7 @@ from hpc_es.core.global_generators import GlobalGenerators
 from hpc_es.mpi.connect import connect
 from hpc_es.mpi.guard import Signals, install_hooks
 from hpc_es.mpi.world import World
+from hpc_es.storage.files import finite
 from hpc_es.tasks.function import ObjectiveTask, initial_vector
 from hpc_es.tasks.functions.initial_points import Points, points_from
 from hpc_es.tasks.functions.parameters import Value
@@ -58,7 +59,7 @@ class Minimum:
     # 0: converged, or reached the target, with a feasible x; 1: max_evaluations; 2: ended without convergence;
     # 3: the callback raised StopIteration; 4: a signal; -1: the search is running
     status: int = RUNNING
-    metrics: MetricsRow = field(default_factory=dict)  # of the generation, in a callback only
+    metrics: MetricsRow = field(default_factory=dict)  # of the generation; at the end, of the last one
 
     @property
     def success(self) -> bool:
@@ -228,6 +229,7 @@ def _run(
     signals.abort_if_hung = training.abort_if_hung
     call = _with_scipy_arguments(callback) if callback is not None else None
     is_stopped = False
+    row: MetricsRow = {}
     for row in training.run():
         if call is not None and recorder is not None and not is_stopped:
             so_far = _so_far(config, parts, training, recorder, row)
@@ -240,12 +242,12 @@ def _run(
 
     def result() -> JsonObject:
         assert recorder is not None
-        best = _so_far(config, parts, training, recorder, {})
+        best = _so_far(config, parts, training, recorder, row)
         if math.isnan(best.f):
             raise RunFailedError(f"no evaluation succeeded; the search ended by {recorder.reason}")
         status = CALLER if is_stopped else SIGNAL if training.exit_status else _status(config, recorder, best.violation)
         reason = "the callback raised StopIteration" if is_stopped else recorder.reason
-        return {**vars(best), "x": best.x.tolist(), "reason": reason, "status": status}
+        return {**vars(best), "x": best.x.tolist(), "reason": reason, "status": status, "metrics": finite(row)}
 
     try:
         _, message = on_rank_0(world, result, dict)

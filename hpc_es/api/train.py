@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import inspect
 import threading
 import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -217,11 +218,23 @@ class TrainingRun:
 
     def close(self) -> None:
         """Leave the run now: all ranks stop and files are closed. Further calls do nothing."""
+        is_running = inspect.getgeneratorstate(self._rows) == inspect.GEN_SUSPENDED
         with self._generators.exchanged():
             try:
                 self._rows.close()
-            finally:
+            except BaseException:
                 self._end()
+                raise
+            if is_running:
+                self._finish()
+            else:
+                self._end()
+
+    def _finish(self) -> None:
+        """End the run, and write result.json unless a signal has interrupted it."""
+        self._end()
+        if not self._run.training.exit_status:
+            self._run.result()
 
     def _end(self) -> None:
         if not self._signals.restore():  # the main thread does it, by the next run or at the end
@@ -235,7 +248,10 @@ class TrainingRun:
         with self._generators.exchanged():
             try:
                 return next(self._rows)
-            except BaseException:  # including StopIteration
+            except StopIteration:
+                self._finish()
+                raise
+            except BaseException:
                 self._end()
                 raise
 

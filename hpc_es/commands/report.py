@@ -91,7 +91,7 @@ def _tuning(path: Path, suffix: str) -> Iterator[Section]:
     best = [Trial(path, row["trial"]).path for row in report.rows if row["state"] == COMPLETE][:LEARNING_CURVES]
     runs = [read_run(run) for trial in best for run in (sorted(trial.glob("repetition_*/")) or [trial])]
     if runs:
-        groups = [replace(group, label=trial_label(report, group.runs[0].path)) for group in groups_of(runs)]
+        groups = [replace(group, label=trial_label(report, group.runs[0].path)) for group in groups_of(runs)[0]]
         sections[2:2] = curve_sections(groups, "Learning curves of the best trials")
     for section in sections:
         heading = f"{section.title} ({path.name})" if suffix else section.title

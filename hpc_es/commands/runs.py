@@ -5,8 +5,6 @@ from __future__ import annotations
 import argparse
 import csv
 import json
-import math
-import os
 import sys
 import time
 from collections import Counter
@@ -16,10 +14,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from hpc_es.core.data import JsonObject
+    from hpc_es.storage.answers import Found
     from hpc_es.storage.checkpoint import Increment, Snapshot
 
 
-LONGEST_ROW = 1 << 16  # bytes of a line of metrics.jsonl
 LIST_COLUMNS = ("name", "state", "progress", "best", "updated")
 
 
@@ -35,8 +33,9 @@ def run_list(arguments: argparse.Namespace) -> int:
 
     The state is running, killed (the process no longer exists, or there was no heartbeat for 5 minutes), finished,
     interrupted, failed or not begun. The repetitions of an experiment are one line, and so are the trials of a tuning.
-    `best` is the best return, the value of the best vector of an objective, the best reward of a search for programs,
-    or the objective of the best trial. `updated` is the time since the last heartbeat.
+    `best` is the answer of the run, or of the best repetition: the return of the best evaluation of a policy, the value
+    of the best vector of an objective, the best reward of a search for programs. Of a tuning it is the objective of the
+    best trial. `updated` is the time since the last heartbeat.
     """
     directories: list[Path] = arguments.directories or [Path("runs")]
     rows = _list_rows(directories)
@@ -95,62 +94,55 @@ def _list_row(path: Path) -> JsonObject:
 
 
 def _run_row(path: Path) -> JsonObject:
-    from hpc_es.config.resolved import plain_data
+    from hpc_es.storage.answers import read_config, read_found
+    from hpc_es.storage.metrics_log import last_row
     from hpc_es.storage.status import run_state, seconds_since
 
-    state, row = run_state(path), _last_row(path)
-    status = json.loads((path / "status.json").read_text()) if state["state"] != "not begun" else {}
-    config = plain_data((path / "config.yaml").read_text()) if (path / "config.yaml").is_file() else {}
-    stop = config.get("stop") or {}
+    state, row = run_state(path), last_row(path)
+    stop = read_config(path).get("stop") or {}
     generation = int(row["generation"] or 0) + 1 if row else int(state.get("generation", 0))
     used = {
         "generations": generation,
         **{name: row.get(f"{name}_total") for name in ("timesteps", "episodes", "seconds")},
     }
     parts = [(used[name] or 0) / stop[name] for name in used if stop.get(name)]
-    bests = (row.get("best_value"), row.get("best_reward"), status.get("best_return"))
     return {
         "kind": "run",
         "state": state["state"],
         "reason": state.get("reason"),
         "progress": 1.0 if state["state"] == "finished" else min(max(parts), 1.0) if parts else None,
         "progress_text": f"{generation:,} generation{'' if generation == 1 else 's'}",
-        "best": next((best for best in bests if best is not None), None),
+        **_best_entries(read_found(path)),
         "age_seconds": seconds_since(str(state.get("heartbeat", ""))),
     }
 
 
-def _last_row(path: Path) -> JsonObject:
-    """Return the last complete row of metrics.jsonl; {} if there is none."""
-    from hpc_es.storage.metrics_log import JSONL
-
-    try:
-        with (path / JSONL).open("rb") as file:
-            file.seek(max(file.seek(0, os.SEEK_END) - LONGEST_ROW, 0))
-            lines = file.read().split(b"\n")[:-1]
-        row = json.loads(lines[-1])
-    except (OSError, ValueError, IndexError):
-        return {}
-    return {name: None if isinstance(value, float) and math.isnan(value) else value for name, value in row.items()}
+def _best_entries(found: Found | None) -> JsonObject:
+    """Return `best`, the value of an answer, and `violation`, that of the best vector if it is infeasible."""
+    if found is None:
+        return {"best": None, "violation": None}
+    return {"best": found.answer.value, "violation": found.answer.violation or None}
 
 
 def _repetitions_row(path: Path) -> JsonObject:
     """Return the row of an experiment with several repetitions."""
-    from hpc_es.storage.results import repetitions
+    from hpc_es.storage.answers import best_of
+    from hpc_es.storage.results import found_in_repetitions, repetitions
 
     rows = [_run_row(run) for run in sorted(path.glob("repetition_*/"))]
     total = max(repetitions(path) or 0, len(rows))
     finished = sum(row["state"] == "finished" for row in rows)
     states = Counter(row["state"] for row in rows)
     ages = [row["age_seconds"] for row in rows if row["age_seconds"] is not None]
-    bests = [row["best"] for row in rows if row["best"] is not None]
+    found = list(found_in_repetitions(path).values())
+    best = best_of(found)
     return {
         "kind": "repetitions",
         "state": _joint_state(states, total),
         "reason": None,
         "progress": finished / total,
         "progress_text": f"{finished} of {total} repetitions",
-        "best": None if not bests else max(bests),
+        **_best_entries(None if best is None else found[best]),
         "age_seconds": min(ages, default=None),
     }
 
@@ -192,7 +184,8 @@ def _list_cell(row: JsonObject, column: str) -> str:
     if column == "updated":
         return "-" if row["age_seconds"] is None else f"{_duration(row['age_seconds'])} ago"
     value = row[column]
-    return "-" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
+    text = "-" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
+    return f"{text} (infeasible)" if column == "best" and row.get("violation") else text
 
 
 def _duration(seconds: float) -> str:
@@ -216,10 +209,12 @@ def run_inspect(arguments: argparse.Namespace) -> int:
     command lists the repetitions.
 
     A checkpoint written between full ones (checkpoint.full_interval) shows `since`: the full checkpoint that it builds
-    on, and the number and size of the generations since then. `theta_sha256` is the SHA-256 of the float32 bytes of
-    theta, little endian; two runs with bit-identical parameters have the same one.
+    on, and the number and size of the generations since then. `answer` is what the run has found, of a checkpoint file
+    what it had found then. `theta_sha256` is the SHA-256 of the float32 bytes of theta, little endian; two runs with
+    bit-identical parameters have the same one.
     """
     from hpc_es.storage import results
+    from hpc_es.storage.answers import read_found
     from hpc_es.storage.checkpoint import load
     from hpc_es.storage.checkpoint_directory import find
     from hpc_es.storage.status import STATUS, run_state, state_text
@@ -231,6 +226,8 @@ def run_inspect(arguments: argparse.Namespace) -> int:
         return 0
     path = find(arguments.path, full=False)
     content = checkpoint_content(path, load(path))
+    if arguments.path.is_dir():
+        content = {**content, **read_found(arguments.path).data()}
     if (arguments.path / STATUS).exists():
         state = run_state(arguments.path)
         content = {"run": state if arguments.json else state_text(state), **content}
@@ -243,10 +240,12 @@ def checkpoint_content(path: Path, snapshot: Snapshot) -> JsonObject:
     from hpc_es.config.resolved import plain_data
     from hpc_es.programs import best_programs
     from hpc_es.report.export import describe_best
-    from hpc_es.storage.results import digest
+    from hpc_es.storage.results import digest, theta_digest
+    from hpc_es.training.found import found_in_checkpoint
 
-    state, best, since = snapshot.state, snapshot.best, snapshot.increment
+    state, since = snapshot.state, snapshot.increment
     config = plain_data(snapshot.config_text)
+    found = found_in_checkpoint(snapshot, config)
     arrays = {f"shared/{name}": array for name, array in state.shared.items()}
     arrays |= {f"master/{name}": array for name, array in state.master.items()}
     programs = None
@@ -258,9 +257,10 @@ def checkpoint_content(path: Path, snapshot: Snapshot) -> JsonObject:
         **({"since": _base_checkpoint(since)} if since else {}),
         "counters": dict(snapshot.counters),
         "parameters": int(state.theta.size),
-        "theta_sha256": since.theta_sha256 if since else digest({"theta": state.theta}),
+        "theta_sha256": since.theta_sha256 if since else theta_digest(state),
         "state_sha256": since.state_sha256 if since else digest({**state.shared, **state.master}),
-        "best": {"return": best.return_, "generation": best.generation} if best else None,
+        **found.data(),
+        **({"best": _best_of_training(snapshot)} if found.answer.kind == "centre" else {}),
         **({"found": programs} if programs else {}),
         **describe_best(snapshot.outcome, config),
         "arrays": [
@@ -271,6 +271,12 @@ def checkpoint_content(path: Path, snapshot: Snapshot) -> JsonObject:
         "config": config,
         "provenance": dict(snapshot.provenance),
     }
+
+
+def _best_of_training(snapshot: Snapshot) -> JsonObject | None:
+    """Return the best evaluation that a checkpoint stores, whose parameters it has; the final one is not among them."""
+    best = snapshot.best
+    return None if best is None else {"return": best.return_, "generation": best.generation}
 
 
 def _base_checkpoint(since: Increment) -> JsonObject:
@@ -293,6 +299,8 @@ def inspect_text(content: JsonObject) -> str:
     """Return the content as text: one fact per line, arrays as a table, config and provenance as YAML."""
     import yaml
 
+    from hpc_es.storage.answers import MOST_NUMBERS, x_text
+
     lines = []
     for name, value in content.items():
         if name == "arrays":
@@ -301,6 +309,8 @@ def inspect_text(content: JsonObject) -> str:
         elif isinstance(value, dict) and name in {"config", "provenance"}:
             body = yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=110)
             lines += [name, *("  " + line for line in body.splitlines())]
+        elif name in {"answer", "best_evaluation"}:
+            lines.append(f"{name:14} {_value_text({**value, 'x': x_text(value['x'], MOST_NUMBERS) or None})}")
         elif name == "counters":
             rounded = {key: round(count, 1) if key == "seconds" else count for key, count in value.items()}
             lines.append(f"{name:14} {_value_text(rounded)}")
@@ -321,10 +331,9 @@ def _value_text(value: object) -> str:
 
 # Results of repetitions.
 
-COMPARED = ("success_rate", "final_return", "best_return", "npe", "timesteps", "timesteps_to_target")
-RESULT_COLUMNS = (
-    *("repetition", "task", "success", "npe", "best_reward", "final_return", "best_return", "generations"),
-    *("timesteps", "seconds", "theta_sha256"),
+COMPARED = (
+    *("success_rate", "final_return", "best_return", "best_value", "best_reward", "npe", "timesteps"),
+    "timesteps_to_target",
 )
 
 
@@ -342,15 +351,20 @@ def add_results_arguments(parser: argparse.ArgumentParser) -> None:
 def run_results(arguments: argparse.Namespace) -> int:
     """Show the results of the repetitions of an experiment, or compare several experiments.
 
-    Repetitions that have not finished yet are listed as missing. The directories may be in use.
+    Repetitions that have not finished yet are listed as missing. The directories may be in use. Values have the sign of
+    the objective; statistics are over the best value, reward or return of each repetition. A directory that has only
+    copies of the runs of another one is left out of the comparison.
     """
     from hpc_es.storage import results
 
     directories = list(dict.fromkeys(arguments.directories))
     contents = {str(directory): _read_results(directory) for directory in directories}
     several = len(contents) > 1
+    copies = _copied({name: rows for name, (rows, _) in contents.items()}) if several else {}
     if arguments.json:
         objects = {name: {**summary, "rows": rows} for name, (rows, summary) in contents.items()}
+        for name, original in copies.items():
+            objects[name]["copy_of"] = original
         sys.stdout.write(json.dumps(objects if several else next(iter(objects.values())), indent=2) + "\n")
     elif arguments.csv:
         lines = [
@@ -363,25 +377,64 @@ def run_results(arguments: argparse.Namespace) -> int:
         table.writeheader()
         table.writerows(lines)
     elif several:
-        sys.stdout.write(_comparison({name: summary for name, (_, summary) in contents.items()}))
+        sys.stdout.write(_comparison({name: pair[1] for name, pair in contents.items() if name not in copies}))
+        for name, original in copies.items():
+            sys.stdout.write(f"left out: {name}, a copy of {original}\n")
     else:
         rows, summary = next(iter(contents.values()))
         for row in rows:
-            cells = (f"{name} {_short(row[name])}" for name in RESULT_COLUMNS if row.get(name) is not None)
-            sys.stdout.write("  ".join(cells) + "\n")
+            sys.stdout.write(_result_line(row) + "\n")
         sys.stdout.write(results.summary_text(summary))
     return 0
 
 
 def _read_results(directory: Path) -> tuple[list[JsonObject], JsonObject]:
-    """Return the results in a directory and their summary; raise UserError if there is no run."""
+    """Return the results in a directory, each with an answer, and their summary; UserError if there is no run."""
     from hpc_es.core.errors import UserError
     from hpc_es.storage import results
+    from hpc_es.storage.answers import found_in, goal_of, read_config
 
     rows, total = results.read_results(directory), results.repetitions(directory)
     if total is None and not rows:
         raise UserError(f"{directory}: expected a run or repetitions of one, found neither")
-    return rows, results.summary(rows, total)
+    goal = goal_of(read_config(directory))
+    return [{**row, **found_in(row, goal).data()} for row in rows], results.summary(rows, total, goal)
+
+
+def _result_line(row: JsonObject) -> str:
+    """Return the line of a repetition."""
+    from hpc_es.storage.answers import NAMES, answer_text, found_in
+    from hpc_es.storage.results import identity_digest
+
+    answer = found_in(row).answer
+    values = {name: row.get(name) for name in ("repetition", "task", "success", "npe")}
+    if answer.kind == "centre":
+        values["final_return"] = row.get("final_return")
+    values[NAMES[answer.kind].replace(" ", "_")] = None if answer.value is None else answer_text(answer)
+    values |= {name: row.get(name) for name in ("generations", "timesteps", "seconds")}
+    cells = [f"{name} {_short(value)}" for name, value in values.items() if value is not None]
+    if digest := identity_digest(row):
+        cells.append(f"{digest[0]} {digest[1][:12]}")
+    return "  ".join(cells)
+
+
+def _copied(contents: Mapping[str, Sequence[JsonObject]]) -> dict[str, str]:
+    """Return the directories with nothing but the runs of another one: the same seed, repetition and bits."""
+    from hpc_es.storage.results import identity_digest
+
+    runs = {
+        name: {(row.get("seed"), row["repetition"], identity_digest(row)) for row in rows}
+        for name, rows in contents.items()
+        if rows and all(identity_digest(row) for row in rows)
+    }
+    copies: dict[str, str] = {}
+    for name, own in runs.items():
+        for other, theirs in runs.items():
+            is_earlier = list(runs).index(other) < list(runs).index(name)
+            if other != name and other not in copies and (own < theirs or (own == theirs and is_earlier)):
+                copies[name] = other
+                break
+    return copies
 
 
 def _comparison(summaries: Mapping[str, JsonObject]) -> str:
@@ -413,15 +466,18 @@ def _statistics_cell(value: object) -> str:
 
 
 def _flat(row: JsonObject) -> JsonObject:
-    """Return a result with its budget as columns."""
+    """Return a result with its budget, its answer and its best evaluation as columns; vectors are JSON."""
     plain = {name: value for name, value in row.items() if not isinstance(value, Mapping)}
-    return {**plain, **{f"budget_{name}": value for name, value in row["budget"].items()}}
+    for name in ("answer", "best_evaluation", "budget"):
+        for key, value in row[name].items():
+            plain[f"{name}_{key}"] = json.dumps(value) if isinstance(value, list | Mapping) else value
+    return plain
 
 
 def _short(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
-    return value[:12] if isinstance(value, str) else str(value)
+    return str(value)
 
 
 def add_plot_arguments(parser: argparse.ArgumentParser) -> None:
@@ -438,10 +494,11 @@ def run_plot(arguments: argparse.Namespace) -> int:
     """Draw the learning curves of one or several runs.
 
     Runs that differ only in seed, name, output and the run that they start from are averaged into one line: the mean
-    and its spread.
+    and its spread. Each task has its own chart. Copies of a run, with the same seed and results, count once.
     """
     from hpc_es.report.plot import plot
 
-    plot(arguments.runs, arguments.output, arguments.x, arguments.title)
+    for copy in plot(arguments.runs, arguments.output, arguments.x, arguments.title):
+        sys.stderr.write(f"left out: {copy}, a copy of another run (the same config, seed and results)\n")
     sys.stderr.write(f"{arguments.output} written\n")
     return 0

@@ -10,14 +10,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol, TypeVar
 
 import numpy as np
 import yaml
 
 from hpc_es.core.data import ConfigData, Float64, Json
 from hpc_es.core.errors import UserError
+from hpc_es.storage.answers import RESULT, Found, number, read_found, read_object
 from hpc_es.storage.metrics_log import JSONL, each_row
+from hpc_es.storage.status import FINISHED, STATUS
 
 X = Literal["timesteps", "evaluations", "programs", "seconds"]
 COLUMNS: dict[X, str] = {  # the column of the metrics on each horizontal axis
@@ -66,6 +68,18 @@ VALUES = Measure("best value", "best_value", None, ("evaluations", "seconds"))
 REWARDS = Measure("best reward", "best_reward", None, ("programs", "seconds"))
 
 
+class HasConfig(Protocol):
+    """Runs of one config."""
+
+    @property
+    def config(self) -> ConfigData:
+        """Return the config of the first run."""
+        ...
+
+
+TaskGroup = TypeVar("TaskGroup", bound=HasConfig)
+
+
 @dataclass(frozen=True)
 class RunCurves:
     """The metrics of one run directory."""
@@ -73,7 +87,9 @@ class RunCurves:
     path: Path
     config: ConfigData
     columns: Mapping[str, Float64]  # float64[rows] for each name in DRAWN; NaN where nothing was measured
-    best: ConfigData = field(default_factory=dict)  # best vector of a finished objective; {} if there is none
+    found: Found = field(default_factory=Found)
+    number: int | None = None  # of the repetition, if result.json has it
+    rows: int = 0  # of metrics.jsonl; a finished run has one more, the final evaluation
 
     @property
     def name(self) -> str:
@@ -81,7 +97,7 @@ class RunCurves:
 
     @property
     def repetition(self) -> int:
-        return repetition_number(self.path)
+        return repetition_number(self.path) if self.number is None else self.number
 
     @property
     def measure(self) -> Measure:
@@ -110,10 +126,15 @@ class RunGroup:
 
     label: str
     runs: Sequence[RunCurves]
+    copies: Sequence[RunCurves] = ()  # runs that are left out, because they are copies of others
 
     @property
     def measure(self) -> Measure:
         return self.runs[0].measure
+
+    @property
+    def config(self) -> ConfigData:
+        return self.runs[0].config
 
 
 @dataclass(frozen=True)
@@ -158,33 +179,63 @@ def load(path: Path) -> RunCurves:
     columns = {name: np.frombuffer(column) for name, column in values.items()}
     if (columns["best_violation"] == 0).any():  # values of infeasible vectors cannot be compared with feasible ones
         columns["best_value"] = np.where(columns["best_violation"] > 0, np.nan, columns["best_value"])
-    run = RunCurves(path, _with_task_of_cycle(config, path), columns, _best_vector(path, columns["best_value"]))
-    if not all(run.series(COLUMNS[x], run.measure.y)[0].size for x in run.measure.panels):
+    rows, found = len(columns["timesteps_total"]), read_found(path)
+    repetition = read_object(path / RESULT).get("repetition")
+    columns = _with_final_evaluation(columns, path, found)
+    repetition = repetition if isinstance(repetition, int) else None
+    run = RunCurves(path, _with_task_of_cycle(config, path), columns, found, repetition, rows)
+    if not rows:
         raise UserError(f"{path / JSONL} has no metrics yet; plot the run after its first generation")
+    if not all(run.series(COLUMNS[x], run.measure.y)[0].size for x in run.measure.panels):
+        text = f"{path / JSONL} has {rows} row{'s' * (rows > 1)}, but no {run.measure.label}"
+        raise UserError(f"{text}: no episode has ended yet, or all jobs have failed")
     return run
 
 
-def _best_vector(path: Path, values: Float64) -> ConfigData:
-    """Return `best` of result.json; {} if the run has not finished, or was continued since then."""
-    try:
-        best = json.loads((path / "result.json").read_text(encoding="utf-8")).get("best")
-    except (OSError, ValueError, AttributeError):
-        return {}
-    is_last = isinstance(best, dict) and "x" in best and len(values) and values[-1] == best.get("value")
-    return best if is_last else {}
+def _with_final_evaluation(columns: dict[str, Float64], path: Path, found: Found) -> dict[str, Float64]:
+    """Return the columns with the final evaluation of a finished run, which metrics.jsonl does not have."""
+    status = read_object(path / STATUS)
+    final, rows = number(status.get("final_return_mean")), len(columns["timesteps_total"])
+    if status.get("status") != FINISHED or final is None or not rows:
+        return columns
+    if found.answer.kind == "evaluation":  # in the last row: a best value belongs to a number of evaluations
+        if found.answer.value is not None and not found.answer.violation:
+            columns["best_value"][-1] = found.answer.value
+        return columns
+    last = {name: float(columns[name][-1]) for name in COLUMNS.values()}
+    last["evaluation_return_mean"] = final
+    return {name: np.append(column, last.get(name, np.nan)) for name, column in columns.items()}
 
 
-def vector_text(x: Json, most: int) -> str:
-    """Return at most this many elements of a best vector as text, with the names and types of parameters."""
-    if isinstance(x, dict):
-        parts = [f"{name} = {_element_text(value)}" for name, value in x.items()]
-    else:
-        parts = [_element_text(value) for value in x] if isinstance(x, list) else []
-    return ", ".join(parts[:most]) + (f", ... ({len(parts)} numbers)" if len(parts) > most else "")
+WHAT = ("env_id", "game", "function", "command", "model", "name", "distribution", "kind")  # the first one names a task
+DETAILS = (  # further keys of `task` without which values cannot be compared
+    *("env_kwargs", "max_episode_steps", "arguments", "dimension", "constraints", "goal"),
+    *("model_kwargs", "family", "num_trials"),
+)
 
 
-def _element_text(value: Json) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else value if isinstance(value, str) else json.dumps(value)
+def task_name(config: ConfigData) -> str:
+    """Return the environment, game, function, program or kind of task of a config."""
+    task = config.get("task") or {}
+    name = next((task[key] for key in WHAT if task.get(key)), "")
+    return " ".join(map(str, name)) if isinstance(name, list | tuple) else str(name)
+
+
+def task_text(config: ConfigData) -> str:
+    """Return what a config optimises, equal for runs whose values may be compared."""
+    task = config.get("task") or {}
+    details = {key: task[key] for key in DETAILS if task.get(key)}
+    return f"{task_name(config)} {json.dumps(details, sort_keys=True, default=str)}" if details else task_name(config)
+
+
+def by_task(groups: Sequence[TaskGroup]) -> dict[str, list[TaskGroup]]:
+    """Return groups by their task, with a name that differs between the tasks; the order is that of the groups."""
+    tasks: dict[str, list[TaskGroup]] = {}
+    for group in groups:
+        tasks.setdefault(task_text(group.config), []).append(group)
+    short = {text: task_name(same[0].config) for text, same in tasks.items()}
+    names = list(short.values())
+    return {text if names.count(short[text]) > 1 else short[text]: same for text, same in tasks.items()}
 
 
 def repetition_number(path: Path) -> int:
@@ -215,17 +266,43 @@ def shared_config(config: ConfigData) -> ConfigData:
 
 
 def grouped(runs: Sequence[RunCurves]) -> list[RunGroup]:
-    """Group runs by configuration, in the order of their first members."""
+    """Group runs by configuration, in the order of their first members; copies of a run are left out."""
     groups: dict[str, list[RunCurves]] = {}
+    copies: dict[str, list[RunCurves]] = {}
     for run in runs:
-        groups.setdefault(json.dumps(shared_config(run.config), sort_keys=True, default=str), []).append(run)
+        key = json.dumps(shared_config(run.config), sort_keys=True, default=str)
+        same = groups.setdefault(key, [])
+        known = next((index for index, other in enumerate(same) if is_copy(run, other)), None)
+        if known is None:
+            same.append(run)
+            continue
+        longer = run.rows > same[known].rows
+        copies.setdefault(key, []).append(same[known] if longer else run)
+        same[known] = run if longer else same[known]
     members = list(groups.values())
     names = [_common_name([run.name for run in runs]) for runs in members]
     labels = [
         name if names.count(name) == 1 else f"{name}, {_difference(members, names, index)}"
         for index, name in enumerate(names)
     ]
-    return [RunGroup(label, runs) for label, runs in zip(labels, members, strict=True)]
+    return [
+        RunGroup(label, runs, copies.get(key, ())) for label, (key, runs) in zip(labels, groups.items(), strict=True)
+    ]
+
+
+def is_copy(one: RunCurves, other: RunCurves) -> bool:
+    """Return whether two runs of one config are the same run: equal seed and repetition, and equal metrics.
+
+    One may be longer than the other. Such runs are not independent, so they count once.
+    """
+    if (one.config.get("seed"), one.repetition) != (other.config.get("seed"), other.repetition):
+        return False
+    first, second = (run.columns["timesteps_total"][: run.rows] for run in (one, other))
+    _, mine, theirs = np.intersect1d(first, second, return_indices=True)
+    names = [name for name in DRAWN if name not in (COLUMNS["seconds"], "best_value")]  # see _with_final_evaluation
+    return len(mine) > 0 and all(
+        np.array_equal(one.columns[name][mine], other.columns[name][theirs], equal_nan=True) for name in names
+    )
 
 
 def _common_name(names: Sequence[str]) -> str:

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
-from hpc_es.core.data import Float64
+from hpc_es.core.data import ConfigData, Float64
 from hpc_es.report.curves import (
     COLUMNS,
     REWARDS,
@@ -23,6 +24,7 @@ from hpc_es.report.curves import (
     RunGroup,
     X,
     best_values,
+    by_task,
     diagnostic,
     evaluation,
     grouped,
@@ -74,44 +76,55 @@ class ReportedGroup:
     curves: RunGroup | None  # of those runs that have metrics
 
     @property
+    def config(self) -> ConfigData:
+        return self.runs[0].task_config
+
+    @property
     def scores(self) -> list[float]:
         """The scores of the finished runs."""
         return [run.score.value for run in self.runs if run.score and run.score.is_final]
 
 
-def groups_of(runs: Sequence[RunSummary]) -> list[ReportedGroup]:
-    """Group runs by configuration, in the order of their first members; those without metrics come last."""
+def groups_of(runs: Sequence[RunSummary]) -> tuple[list[ReportedGroup], dict[Path, RunSummary]]:
+    """Group runs by configuration, in the order of their first members; those without metrics come last.
+
+    Return also the copies of runs, by path, which are in no group.
+    """
     with_curves = {id(run.curves): run for run in runs if run.curves}
     result: list[ReportedGroup] = []
+    copies: dict[Path, RunSummary] = {}
     for group in grouped([run.curves for run in runs if run.curves]):
         members = [with_curves[id(curves)] for curves in group.runs]
+        copies |= {curves.path: with_curves[id(curves)] for curves in group.copies}
         seeds = f" ({len(members)} runs)" if len(members) > 1 else ""
         result.append(ReportedGroup(group.label + seeds, len(result), members, group))
     for run in runs:
         if not run.curves:
             result.append(ReportedGroup(run.name, len(result), [run], None))
-    return result
+    return result, copies
 
 
 def curve_sections(groups: Sequence[ReportedGroup], title: str = "Learning curves") -> list[Section]:
-    """Return the section with a chart for each measure, and one for each diagnostic."""
+    """Return the section with a chart for each measure and task, and one for each of their diagnostics."""
     content: list[Content] = []
     diagnostics: list[Content] = []
     drawn = [group for group in groups if group.curves]
     for measure in dict.fromkeys(group.curves.measure for group in drawn if group.curves):
-        here = [group for group in drawn if group.curves and group.curves.measure is measure]
-        content.append(_measure_chart(here, measure, len(content)))
-        for column, label in DIAGNOSTICS.items():
-            lines = _diagnostic_lines(here, column, measure)
-            if lines:
-                id = f"diagnostic-{len(diagnostics)}"
-                diagnostics.append(_chart(id, label, label, here, lines, measure, True, ""))
+        tasks = by_task([group for group in drawn if group.curves and group.curves.measure is measure])
+        for task, here in tasks.items():
+            name = f": {task}" if len(tasks) > 1 else ""
+            content.append(_measure_chart(here, measure, len(content), name))
+            for column, label in DIAGNOSTICS.items():
+                lines = _diagnostic_lines(here, column, measure)
+                if lines:
+                    id = f"diagnostic-{len(diagnostics)}"
+                    diagnostics.append(_chart(id, label + name, label, here, lines, measure, True, ""))
     if diagnostics:
         content.append(details("Diagnostics of the search", *diagnostics))
     return [Section("curves", title, content)] if content else []
 
 
-def _measure_chart(groups: Sequence[ReportedGroup], measure: Measure, index: int) -> Element:
+def _measure_chart(groups: Sequence[ReportedGroup], measure: Measure, index: int, task: str) -> Element:
     lines = []
     most = max(60, min(MOST_POINTS, ALL_POINTS // (4 * sum(len(group.runs) for group in groups))))
     for group in groups:
@@ -133,7 +146,7 @@ def _measure_chart(groups: Sequence[ReportedGroup], measure: Measure, index: int
             note += f"Bands: ± standard deviation over {over}."
     if several:
         note += " A mean ends with the shortest run."
-    caption = measure.label[0].upper() + measure.label[1:] + direction
+    caption = measure.label[0].upper() + measure.label[1:] + task + direction
     return _chart(f"curve-{index}", caption, measure.label, groups, lines, measure, is_log, note)
 
 
@@ -269,44 +282,52 @@ def bootstrap_interval(statistic: Callable[..., Float64], *samples: Sequence[flo
 
 
 def comparison_sections(groups: Sequence[ReportedGroup]) -> list[Section]:
-    """Return statistics over the finished runs of each group, and each group beside the first, for each measure."""
+    """Return statistics over the finished runs of each group, and each group beside the first, for each task."""
     content: list[Content] = []
-    for measure in dict.fromkeys(group.runs[0].measure for group in groups):
-        here = [group for group in groups if group.runs[0].measure is measure and group.scores]
-        if sum(len(group.scores) for group in here) < 2 or (len(here) == 1 and len(here[0].scores) < 2):
-            continue
-        is_lower_better = here[0].runs[0].is_lower_better
-        head = ["configuration", "runs", "median", "interquartile mean", "95 % interval", "min", "max"]
-        if len(here) > 1:
-            head.append(f"probability of a better run than {here[0].label}")
-        rows: list[list[Cell | Content]] = []
-        for group in here:
-            scores = np.asarray(group.scores, np.float64)
-            interval = bootstrap_interval(interquartile_mean, group.scores)
-            cells = [
-                Cell(number_text(len(scores)), len(scores)),
-                number_cell(float(np.median(scores))),
-                number_cell(float(interquartile_mean(scores))),
-                Cell(MISSING if interval is None else f"{number_text(interval[0])} to {number_text(interval[1])}"),
-                number_cell(float(scores.min())),
-                number_cell(float(scores.max())),
-            ]
-            if len(here) > 1:
-                cells.append(_improvement_cell(here[0], group, is_lower_better))
-            rows.append([element("span", swatch(group.color), group.label), *cells])
-        smallest = min(len(group.scores) for group in here)
-        notes = [
-            f"Scores ({measure.label}) of finished runs. Interquartile mean: without the lowest and highest quarter.",
-            "Intervals: bootstrap over the runs (Agarwal et al. 2021).",
-        ]
-        if smallest < FEW:
-            notes.append(f"With fewer than {FEW} runs the intervals are too short: the true ones are wider.")
-        content += [
-            _strips(here),
-            table(f"Comparison of {measure.label}", head, rows),
-            element("p", " ".join(notes), class_="note"),
-        ]
+    measures = dict.fromkeys(group.runs[0].measure for group in groups)
+    for measure in measures:
+        tasks = by_task([group for group in groups if group.runs[0].measure is measure])
+        for task, same in tasks.items():
+            here = [group for group in same if group.scores]
+            if sum(len(group.scores) for group in here) < 2 or (len(here) == 1 and len(here[0].scores) < 2):
+                continue
+            content += _comparison(here, measure, f": {task}" if len(tasks) > 1 else "")
     return [Section("comparison", "Spread over runs" if len(groups) == 1 else "Comparison", content)] if content else []
+
+
+def _comparison(groups: Sequence[ReportedGroup], measure: Measure, task: str) -> list[Content]:
+    """Return the picture and the table of groups with scores on one task."""
+    is_lower_better = groups[0].runs[0].is_lower_better
+    head = ["configuration", "runs", "median", "interquartile mean", "95 % interval", "min", "max"]
+    if len(groups) > 1:
+        head.append(f"probability of a better run than {groups[0].label}")
+    rows: list[list[Cell | Content]] = []
+    for group in groups:
+        scores = np.asarray(group.scores, np.float64)
+        interval = bootstrap_interval(interquartile_mean, group.scores)
+        cells = [
+            Cell(number_text(len(scores)), len(scores)),
+            number_cell(float(np.median(scores))),
+            number_cell(float(interquartile_mean(scores))),
+            Cell(MISSING if interval is None else f"{number_text(interval[0])} to {number_text(interval[1])}"),
+            number_cell(float(scores.min())),
+            number_cell(float(scores.max())),
+        ]
+        if len(groups) > 1:
+            cells.append(_improvement_cell(groups[0], group, is_lower_better))
+        rows.append([element("span", swatch(group.color), group.label), *cells])
+    smallest = min(len(group.scores) for group in groups)
+    notes = [
+        f"Scores ({measure.label}) of finished runs. Interquartile mean: without the lowest and highest quarter.",
+        "Intervals: bootstrap over the runs (Agarwal et al. 2021).",
+    ]
+    if smallest < FEW:
+        notes.append(f"With fewer than {FEW} runs the intervals are too short: the true ones are wider.")
+    return [
+        _strips(groups),
+        table(f"Comparison of {measure.label}{task}", head, rows),
+        element("p", " ".join(notes), class_="note"),
+    ]
 
 
 def _improvement_cell(first: ReportedGroup, group: ReportedGroup, is_lower_better: bool) -> Cell:

@@ -32,7 +32,7 @@ from hpc_es.storage.status import EndStatus
 
 Param = str | int | float | bool | None
 
-GROUPS = ("evaluation", "return", "length", "info", "time", "predict", "episodes", "timesteps", "seconds")
+GROUPS = ("answer", "evaluation", "return", "length", "info", "time", "predict", "episodes", "timesteps", "seconds")
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, SubFigure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, Locator, MaxNLocator, NullFormatter
@@ -39,14 +39,16 @@ from hpc_es.report.curves import (
     RunGroup,
     X,
     best_values,
+    by_task,
     diagnostic,
     evaluation,
     grouped,
     load,
     population,
     restarts,
-    vector_text,
+    task_name,
 )
+from hpc_es.storage.answers import x_text
 from hpc_es.storage.files import run_error, written
 from hpc_es.storage.metrics_log import JSONL
 
@@ -89,11 +91,11 @@ PROGRAM_DIAGNOSTICS: Mapping[str, tuple[LineStyle, str]] = {
 DIAGNOSTICS = {**dict.fromkeys((VALUES, RETURNS, SCORES), VECTOR_DIAGNOSTICS), REWARDS: PROGRAM_DIAGNOSTICS}
 
 
-def plot(runs: Sequence[Path], output: Path, x: X | None = None, title: str | None = None) -> None:
-    """Draw the learning curves of run directories to a PNG, PDF or SVG file.
+def plot(runs: Sequence[Path], output: Path, x: X | None = None, title: str | None = None) -> list[Path]:
+    """Draw the learning curves of run directories to a PNG, PDF or SVG file; return the runs that are left out.
 
     `x` is the horizontal axis; None draws one panel for each. A directory of repetitions stands for those of its runs
-    that have metrics. The output is replaced atomically.
+    that have metrics. Each task has its own chart. Copies of a run are left out. The output is replaced atomically.
 
     Raises UserError for an unknown suffix, for a path that is not a run directory or has no metrics yet, and for runs
     whose measures differ; RunError if the output cannot be written.
@@ -116,6 +118,7 @@ def plot(runs: Sequence[Path], output: Path, x: X | None = None, title: str | No
             raise run_error(output, error) from error
         with written(output) as temporary:
             picture.savefig(temporary, format=kind, metadata=UNDATED[kind])
+    return [run.path for group in groups for run in group.copies]
 
 
 def _repetitions(path: Path) -> list[Path]:
@@ -137,12 +140,28 @@ def _panels(groups: Sequence[RunGroup], x: X | None) -> Sequence[X]:
 
 
 def figure(groups: Sequence[RunGroup], panels: Sequence[X], title: str | None) -> Figure:
-    """Return the figure at 150 dots per inch: 1200 x 500 pixels, or 1200 x 750 with a lower row of diagnostics."""
+    """Return the figure at 150 dots per inch, with a chart for each task below each other.
+
+    A chart has 1200 x 500 pixels, or 1200 x 750 with a lower row of diagnostics.
+    """
+    tasks = by_task(groups)
+    heights = [5.0 if any(_diagnostics(group) for group in same) else 10 / 3 for same in tasks.values()]
+    result = Figure(figsize=(8.0, sum(heights)), dpi=150, layout="constrained")
+    if len(tasks) == 1:
+        _draw_chart(result, groups, panels, title or _subject(groups))
+        return result
+    charts = result.subfigures(len(tasks), 1, squeeze=False, height_ratios=heights).flat
+    for chart, (name, same) in zip(charts, tasks.items(), strict=True):
+        _draw_chart(chart, same, panels, f"{title}: {name}" if title else name)
+    return result
+
+
+def _draw_chart(target: Figure | SubFigure, groups: Sequence[RunGroup], panels: Sequence[X], title: str) -> None:
+    """Draw the curves of the runs on one task."""
     measure = groups[0].measure
     has_lower_row = any(_diagnostics(group) for group in groups)
-    result = Figure(figsize=(8.0, 5.0 if has_lower_row else 10 / 3), dpi=150, layout="constrained")
     heights = (3, 2) if has_lower_row else (1,)
-    grid = result.subplots(len(heights), len(panels), sharey="row", squeeze=False, height_ratios=heights)
+    grid = target.subplots(len(heights), len(panels), sharey="row", squeeze=False, height_ratios=heights)
     for ax, x in zip(grid[0], panels, strict=True):
         for index, group in enumerate(groups):
             if measure is VALUES:
@@ -158,8 +177,7 @@ def figure(groups: Sequence[RunGroup], panels: Sequence[X], title: str | None) -
             for index, group in enumerate(groups):
                 _draw_diagnostics(ax, group, x, _look(index)[0])
             _label_x(ax, x)
-    _add_legends(result, groups, title, has_lower_row)
-    return result
+    _add_legends(target, groups, title, has_lower_row)
 
 
 def _look(index: int) -> tuple[str, str]:
@@ -230,16 +248,16 @@ def _draw_diagnostics(ax: Axes, group: RunGroup, x: X, color: str) -> None:
     label_log_axis(ax.yaxis)
 
 
-def _add_legends(result: Figure, groups: Sequence[RunGroup], title: str | None, has_lower_row: bool) -> None:
+def _add_legends(target: Figure | SubFigure, groups: Sequence[RunGroup], title: str, has_lower_row: bool) -> None:
     """Add the meaning of the line styles above the panels, and the groups with their colours below."""
     key = _value_key(groups) if groups[0].measure is VALUES else _return_key(groups)
     key += _diagnostics_key(groups)
-    result.legend(
+    target.legend(
         handles=key,
         loc="outside upper center",
         ncols=4 if has_lower_row or len(key) == 4 else 3,
         fontsize=8,
-        title=title or _subject(groups),
+        title=title,
         title_fontsize=11,
     )
     lines = []
@@ -248,14 +266,12 @@ def _add_legends(result: Figure, groups: Sequence[RunGroup], title: str | None, 
         lines.append(Line2D([], [], color=color, ls=dash, lw=2.0, label=_group_label(group)))
     letters = max(len(str(line.get_label())) for line in lines) + 8  # about the width of the line sample
     columns = min(max(LEGEND_LETTERS // letters, 1), len(lines))
-    result.legend(handles=lines, loc="outside lower center", ncols=columns, fontsize=8)
+    target.legend(handles=lines, loc="outside lower center", ncols=columns, fontsize=8)
 
 
 def _subject(groups: Sequence[RunGroup]) -> str:
     """Return the environment, program or type of task if all groups have the same one."""
-    tasks = [group.runs[0].config.get("task") or {} for group in groups]
-    keys = ("env_id", "game", "name", "function", "model", "kind")
-    subjects = {next((str(task[key]) for key in keys if task.get(key)), "") for task in tasks}
+    subjects = {task_name(group.config) for group in groups}
     return subjects.pop() if len(subjects) == 1 else "Learning curves"
 
 
@@ -305,8 +321,11 @@ def _group_label(group: RunGroup) -> str:
     """Return the label of a group, with its number of seeds if it has several runs."""
     label = group.label if len(group.label) <= 64 else f"{group.label[:63]}…"
     if len(group.runs) == 1:
-        x = group.runs[0].best.get("x")
-        named = f": {vector_text(x, MOST_PARAMETERS)}" if isinstance(x, dict) else ""
+        run = group.runs[0]
+        is_last = run.rows > 0 and run.columns["best_value"][-1] == run.found.answer.value  # not of an earlier end
+        x = run.found.answer.x if is_last else None
+        named = f": {x_text(x, MOST_PARAMETERS)}" if isinstance(x, dict) else ""
+        label += f" ({_copies(group)})" if group.copies else ""
         return textwrap.fill(label + named, LEGEND_LETTERS) if named else label
     # Repetitions of one seed have different random numbers.
     seeds = len({(run.config.get("seed"), run.repetition) for run in group.runs})
@@ -316,7 +335,13 @@ def _group_label(group: RunGroup) -> str:
     curve = evaluation(group, "timesteps")
     if curve is not None and curve.runs < len(group.runs):
         notes.append(f"{curve.runs} with evaluations")
+    if group.copies:
+        notes.append(_copies(group))
     return f"{label} ({', '.join(notes)})"
+
+
+def _copies(group: RunGroup) -> str:
+    return f"{len(group.copies)} {'copy is' if len(group.copies) == 1 else 'copies are'} left out"
 
 
 def _label_x(ax: Axes, x: X) -> None:

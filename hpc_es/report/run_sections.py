@@ -12,7 +12,7 @@ from pathlib import Path
 import yaml
 
 from hpc_es.config.yaml_text import Dumper
-from hpc_es.report.curves import VALUES, flat, shared_config, vector_text
+from hpc_es.report.curves import VALUES, flat, shared_config, task_text
 from hpc_es.report.group_sections import ReportedGroup, comparison_sections, curve_sections, groups_of
 from hpc_es.report.page import (
     MISSING,
@@ -32,9 +32,10 @@ from hpc_es.report.page import (
     table,
 )
 from hpc_es.report.run_summary import ACTIVITIES, RunSummary
+from hpc_es.storage.answers import MOST_NUMBERS, NAMES, best_of, x_text
+from hpc_es.storage.results import identity_digest
 
 MOST_DETAILED = 60  # runs with a block of their own
-MOST_NUMBERS = 24  # of a best vector
 MOST_FAILURES = 40  # tracebacks in the page
 MOST_MEDIA = 3_000_000  # bytes of all videos and pictures
 MEDIA = {".mp4": "video/mp4", ".webm": "video/webm", ".gif": "image/gif", ".png": "image/png"}
@@ -44,12 +45,12 @@ ACTIVITY_COLORS = {"environment": 0, "policy": 2, "update": 3, "messages": 4}  #
 
 def run_sections(runs: Sequence[RunSummary]) -> list[Section]:
     """Return the sections of a report on at least one run."""
-    groups = groups_of(runs)
+    groups, copies = groups_of(runs)
     ids = {run.path: f"run-{index}" for index, run in enumerate(runs)}
     sections = [
-        Section("summary", "Summary", [_tiles(runs), *_alerts(runs, ids)]),
+        Section("summary", "Summary", [_tiles(runs, copies), *_alerts(runs, ids)]),
         *curve_sections(groups),
-        Section("runs", "Runs", [_runs_table(groups, ids)]),
+        Section("runs", "Runs", [_runs_table(groups, copies, ids)]),
         *comparison_sections(groups),
         *_settings(groups),
         *_time(groups),
@@ -61,10 +62,13 @@ def run_sections(runs: Sequence[RunSummary]) -> list[Section]:
     return [section for section in sections if section.content]
 
 
-def _tiles(runs: Sequence[RunSummary]) -> Element:
+def _tiles(runs: Sequence[RunSummary], copies: Mapping[Path, RunSummary]) -> Element:
+    runs = [run for run in runs if run.path not in copies]
     states = Counter(str(run.state["state"]) for run in runs)
     pairs = [(str(len(runs)), "run" if len(runs) == 1 else "runs")]
     pairs += [(f"{count}", state) for state, count in states.most_common()]
+    if copies:
+        pairs.append((str(len(copies)), "copy left out" if len(copies) == 1 else "copies left out"))
     total = {
         name: sum(float(run.last_row.get(f"{name}_total") or 0) for run in runs) for name in ("timesteps", "seconds")
     }
@@ -72,8 +76,8 @@ def _tiles(runs: Sequence[RunSummary]) -> Element:
     pairs.append((large_text(total["timesteps"]), "evaluations" if is_objective else "timesteps"))
     pairs.append((duration_text(total["seconds"]), "of training"))
     scored = [run for run in runs if run.score]
-    if scored and len({(run.measure.label, run.is_lower_better) for run in scored}) == 1:
-        best = max(scored, key=lambda run: (run.score.value if run.score else 0.0) * (-1 if run.is_lower_better else 1))
+    if len({task_text(run.task_config) for run in scored}) == 1:
+        best = scored[best_of([run.found for run in scored]) or 0]
         assert best.score
         pairs.insert(0, (number_text(best.score.value), f"best: {best.name}"))
     return element(
@@ -111,8 +115,10 @@ def _label(run: RunSummary, runs: Sequence[RunSummary]) -> str:
     return str(run.path.resolve().relative_to(os.path.commonpath(parents)))
 
 
-def _runs_table(groups: Sequence[ReportedGroup], ids: Mapping[Path, str]) -> Element:
-    runs = [run for group in groups for run in group.runs]
+def _runs_table(groups: Sequence[ReportedGroup], copies: Mapping[Path, RunSummary], ids: Mapping[Path, str]) -> Element:
+    listed = [(run, group.color if group.curves else None) for group in groups for run in group.runs]
+    listed += [(run, None) for run in copies.values()]
+    runs = [run for run, _ in listed]
     head = [
         "run",
         "state",
@@ -127,35 +133,39 @@ def _runs_table(groups: Sequence[ReportedGroup], ids: Mapping[Path, str]) -> Ele
         "seed",
     ]
     rows: list[list[Cell | Content]] = []
-    for group in groups:
-        for run in group.runs:
-            row, name = run.last_row, element("span", swatch(group.color) if group.curves else None)
-            name.append(element("a", _label(run, runs), href=f"#{ids[run.path]}"))
-            steps, seconds = row.get("timesteps_total"), row.get("seconds_total")
-            speed = steps / seconds if steps and seconds else None
-            generation = int(row["generation"]) + 1 if row else run.state.get("generation")
-            rows.append(
-                [
-                    name,
-                    badge(str(run.state["state"])),
-                    _score_cell(run),
-                    number_cell(generation),
-                    number_cell(steps),
-                    Cell(duration_text(seconds), seconds),
-                    number_cell(speed and float(f"{speed:.3g}")),
-                    Cell(MISSING if run.busy is None else f"{100 * run.busy:.0f} %", run.busy),
-                    number_cell(run.failed_jobs),
-                    number_cell(row.get("ranks")),
-                    str(run.config.get("seed", MISSING)),
-                ]
-            )
+    for run, color in listed:
+        row, name = run.last_row, element("span", None if color is None else swatch(color))
+        label = _label(run, runs) + " (copy)" * (run.path in copies)
+        name.append(element("a", label, href=f"#{ids[run.path]}"))
+        steps, seconds = row.get("timesteps_total"), row.get("seconds_total")
+        speed = steps / seconds if steps and seconds else None
+        generation = int(row["generation"]) + 1 if row else run.state.get("generation")
+        rows.append(
+            [
+                name,
+                badge(str(run.state["state"])),
+                _score_cell(run),
+                number_cell(generation),
+                number_cell(steps),
+                Cell(duration_text(seconds), seconds),
+                number_cell(speed and float(f"{speed:.3g}")),
+                Cell(MISSING if run.busy is None else f"{100 * run.busy:.0f} %", run.busy),
+                number_cell(run.failed_jobs),
+                number_cell(row.get("ranks")),
+                str(run.config.get("seed", MISSING)),
+            ]
+        )
+    if copies:
+        text = "A copy has the config, the seed and the results of another run, and counts once with it."
+        return element("div", table("Runs", head, rows, sortable=True), element("p", text, class_="note"))
     return table("Runs", head, rows, sortable=True)
 
 
 def _score_cell(run: RunSummary) -> Cell:
     if run.score is None:
         return Cell(MISSING)
-    spread = f" ± {number_text(run.score.std)}" if run.score.std is not None else ""
+    error = run.score.standard_error
+    spread = f" ± {number_text(error)}" if error is not None else ""
     return Cell(number_text(run.score.value) + spread, run.score.value, run.score.source)
 
 
@@ -283,16 +293,14 @@ def _best(runs: Sequence[RunSummary], ids: Mapping[Path, str]) -> list[Content]:
 
 def _best_facts(run: RunSummary) -> list[tuple[str, str]]:
     """Return names and values of the best solution; [] if there is none."""
-    best = run.result.get("best") or run.best_vector
-    if isinstance(best, dict) and "x" in best:
-        value, violation = number_text(float(best["value"])), best.get("violation")
-        violated = f", violation {number_text(float(violation))}" if violation else ""
-        return [("value", value + violated), ("x", vector_text(best["x"], MOST_NUMBERS))]
-    if "best_program" in run.result:
-        return [("reward", number_text(run.result.get("best_reward"))), ("program", str(run.result["best_program"]))]
-    if run.result.get("best_return") is not None:
-        return [("return", number_text(float(run.result["best_return"]))), ("command", f"hpc-es eval {run.path}")]
-    return []
+    answer = run.found.answer
+    if answer.value is None:
+        return []
+    violation = f", violation {number_text(answer.violation)}" if answer.violation else ""
+    value = (NAMES[answer.kind], number_text(answer.value) + violation)
+    if answer.x is not None:
+        return [value, ("x", x_text(answer.x, MOST_NUMBERS))]
+    return [value, ("command", f"hpc-es eval {run.path}")] if answer.kind == "centre" else [value]
 
 
 def _details(runs: Sequence[RunSummary], ids: Mapping[Path, str]) -> list[Content]:
@@ -305,7 +313,8 @@ def _details(runs: Sequence[RunSummary], ids: Mapping[Path, str]) -> list[Conten
             for name in ("reason", "host", "pid", "job", "started", "heartbeat")
             if state.get(name)
         ]
-        pairs += [(name, str(run.result[name])) for name in ("theta_sha256",) if run.result.get(name)]
+        if digest := identity_digest(run.result):
+            pairs.append(digest)
         content.append(
             element(
                 "details",

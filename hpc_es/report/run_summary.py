@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hpc_es.config.resolved import plain_data
 from hpc_es.core.data import ConfigData, JsonObject
 from hpc_es.core.errors import UserError
-from hpc_es.report.curves import RETURNS, REWARDS, VALUES, Measure, RunCurves, load
+from hpc_es.report.curves import RETURNS, REWARDS, SCORES, VALUES, Measure, RunCurves, load
+from hpc_es.storage.answers import NAMES, RESULT, Found, number, read_found
 from hpc_es.storage.line_logs import FAILURES
 from hpc_es.storage.metrics_log import each_row
-from hpc_es.storage.results import ALONE
-from hpc_es.storage.status import STATUS, run_state
+from hpc_es.storage.status import FINISHED, STATUS, run_state
 
 ACTIVITIES = ("environment", "policy", "update", "messages", "idle")
 LOG_LINES = 12
@@ -38,7 +37,7 @@ class Score:
     """The number by which runs are compared, and how it was measured."""
 
     value: float
-    std: float | None
+    standard_error: float | None
     source: str
     is_final: bool  # of a finished run
 
@@ -54,13 +53,13 @@ class RunSummary:
     result: JsonObject = field(default_factory=dict)
     first_row: JsonObject = field(default_factory=dict)
     last_row: JsonObject = field(default_factory=dict)
+    found: Found = field(default_factory=Found)
     score: Score | None = None
     seconds: dict[str, float] = field(default_factory=dict)  # by activity, mean over the ranks, summed over generations
     worst: dict[str, float] = field(default_factory=dict)  # the same of the rank with the most
     is_measured: bool = False  # whether a generation has a return, a value or a reward
     failed_jobs: int = 0
     failures: Sequence[RunFailure] = ()
-    best_vector: JsonObject = field(default_factory=dict)  # of an objective that has not finished
     log: str = ""  # the last lines of log.txt
     versions: Mapping[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)  # files that could not be read
@@ -76,7 +75,12 @@ class RunSummary:
     @property
     def is_lower_better(self) -> bool:
         """Whether a lower score is better."""
-        return self.measure is VALUES and (self.config.get("task") or {}).get("goal", "minimise") == "minimise"
+        return self.found.goal == "minimise"
+
+    @property
+    def task_config(self) -> ConfigData:
+        """The config with the task of this repetition, if the repetitions have different ones."""
+        return self.curves.config if self.curves else self.config
 
     @property
     def busy(self) -> float | None:
@@ -103,7 +107,8 @@ def read_run(path: Path) -> RunSummary:
     read(lambda: _read_result(run))
     read(lambda: setattr(run, "failures", _read_failures(path / FAILURES)))
     read(lambda: setattr(run, "log", _tail(path / "log.txt")))
-    if run.measure is VALUES and "best" not in run.result:
+    read(lambda: setattr(run, "found", read_found(path)))
+    if run.measure is VALUES and run.found.answer.x is None:
         read(lambda: _read_best_vector(run))
     run.score = _score(run)
     return run
@@ -133,7 +138,7 @@ def _read_metrics(run: RunSummary) -> None:
 
 
 def _read_result(run: RunSummary) -> None:
-    file = run.path / ALONE
+    file = run.path / RESULT
     if file.exists():
         run.result = json.loads(file.read_text(encoding="utf-8"))
     elif (run.path / STATUS).exists():
@@ -144,32 +149,30 @@ def _read_result(run: RunSummary) -> None:
 
 
 def _read_best_vector(run: RunSummary) -> None:
-    """Read the best vector of an objective from the newest checkpoint."""
+    """Read the best vector from the newest checkpoint, for a run of an earlier version that has not finished."""
     from hpc_es.report.export import describe_best
     from hpc_es.storage.checkpoint import load as load_checkpoint
     from hpc_es.storage.checkpoint_directory import find
 
     snapshot = load_checkpoint(find(run.path, full=False))
-    run.best_vector = describe_best(snapshot.outcome, run.config).get("best_vector", {})
+    best = describe_best(snapshot.outcome, run.config).get("best_vector", {})
+    if best.get("value") == run.found.answer.value:
+        run.found = replace(run.found, answer=replace(run.found.answer, x=best.get("x")))
 
 
 def _score(run: RunSummary) -> Score | None:
-    """Return the score of the final evaluation; without one that of the last evaluation or the last population."""
-    is_final = run.state.get("state") == "finished"
-    if run.measure in (VALUES, REWARDS):
-        candidates = [(run.last_row.get(run.measure.y), None, run.measure.label)]
-    else:
-        final = run.result.get("final_return", run.result.get("final_return_mean"))
-        candidates = [(final, run.result.get("final_return_std"), "final evaluation")]
-        if run.curves is not None:
-            evaluations = run.curves.series("timesteps_total", "evaluation_return_mean")[1]
-            candidates += [(value, None, "last evaluation") for value in evaluations[-1:]]
-        row = run.last_row
-        candidates.append((row.get("return_mean"), row.get("return_std"), "last population"))
-    for value, std, source in candidates:
-        if isinstance(value, int | float) and math.isfinite(value):
-            return Score(float(value), None if std is None else float(std), source, is_final)
-    return None
+    """Return the answer of a run as its score; before an evaluation of a policy, the mean of the last population.
+
+    A vector that is infeasible has a value that cannot be compared, so it is no final score.
+    """
+    is_final = run.state.get("state") == FINISHED
+    answer = run.found.answer
+    if answer.value is not None:
+        is_feasible = answer.is_comparable
+        source = NAMES[answer.kind] if is_feasible else f"{NAMES[answer.kind]}, infeasible"
+        return Score(answer.value, answer.standard_error, source, is_final and is_feasible)
+    mean = number(run.last_row.get("return_mean")) if run.measure in (RETURNS, SCORES) else None
+    return None if mean is None else Score(mean, None, "last population", is_final)
 
 
 def _read_failures(file: Path) -> list[RunFailure]:

@@ -14,6 +14,8 @@ The file has a header of 512 bytes of text, which HDF5 skips as its user block, 
     /shared/NAME, /master/NAME         the arrays of State; NAME is percent-encoded
     /best/return_, /best/generation    float64, int64; no /best before the first evaluation
     /best/shared/NAME                  the arrays of State.shared at the best evaluation
+    /best/evaluations                  int64; successful episodes of the best evaluation
+    /best/standard_error               float64; of its return, if it has several jobs
     /best/rows, /best/columns          uint8, JSON: rows of that evaluation, if the fitness is derived
     /final/NAME                        arrays of State.master after the final evaluation of a finished run
     /order                             JSON: {"shared": [name, ...], "master": [...], "best/shared": [...]}
@@ -78,6 +80,8 @@ class Best:
     generation: int
     shared: Arrays  # copy of State.shared, such as theta and its normaliser; empty in an incremental checkpoint
     rows: Rows | None = None  # of the evaluation, row_dtype[jobs], if the problem derives its fitness
+    standard_error: float | None = None  # of the return; None after one job, or if a version did not record it
+    evaluations: int = 0  # successful episodes of the evaluation; 0 if a version did not record it
 
 
 @dataclass(frozen=True)
@@ -327,6 +331,10 @@ def _write_image(target: io.BytesIO | _ImageFile, snapshot: Snapshot) -> None:
         if snapshot.best is not None:
             file["best/return_"] = np.float64(snapshot.best.return_)
             file["best/generation"] = np.int64(snapshot.best.generation)
+            if snapshot.best.evaluations:
+                file["best/evaluations"] = np.int64(snapshot.best.evaluations)
+            if snapshot.best.standard_error is not None:
+                file["best/standard_error"] = np.float64(snapshot.best.standard_error)
             if (rows := snapshot.best.rows) is not None:
                 file["best/rows"] = np.frombuffer(np.ascontiguousarray(rows).tobytes(), np.uint8)
                 _put_text(file, "best/columns", json_text(rows.dtype.descr))
@@ -372,7 +380,14 @@ def _snapshot(file: h5py.File) -> Snapshot:
     best = None
     if "best" in file:
         arrays = _arrays(file, "best/shared", order.get("best/shared", []))
-        best = Best(float(file["best/return_"][()]), int(file["best/generation"][()]), arrays, _best_rows(file))
+        best = Best(
+            float(file["best/return_"][()]),
+            int(file["best/generation"][()]),
+            arrays,
+            _best_rows(file),
+            float(file["best/standard_error"][()]) if "best/standard_error" in file else None,
+            int(file["best/evaluations"][()]) if "best/evaluations" in file else 0,
+        )
     return Snapshot(
         state=state,
         increment=increment,

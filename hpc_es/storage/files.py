@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import math
 import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -94,6 +95,17 @@ def write_json(path: Path, values: JsonObject) -> None:
 def json_text(value: object, indent: int | None = None) -> str:
     """Return JSON; NumPy numbers and any mapping are accepted too."""
     return json.dumps(value, default=_plain, indent=indent)
+
+
+def finite(value: object) -> Any:
+    """Return plain data with None in place of NaN and infinity, which JSON does not have."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {name: finite(item) for name, item in value.items()}
+    return [finite(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _plain(value: object) -> object:

@@ -107,6 +107,7 @@ COMPUTED: dict[Columns, dict[str, Callable[[Row], Number]]] = {
 
 JSONL = "metrics.jsonl"
 CSV = "log.csv"
+LONGEST_ROW = 1 << 16  # bytes of a line of metrics.jsonl
 
 
 class MetricsLog:
@@ -218,6 +219,20 @@ def each_row(run_dir: Path) -> Iterator[dict[str, Number]]:
                 return
             if row is not None:
                 yield row
+
+
+def last_row(run_dir: Path) -> dict[str, Number]:
+    """Return the last complete row of metrics.jsonl, without reading the others; {} if there is none."""
+    try:
+        with (run_dir / JSONL).open("rb") as file:
+            file.seek(max(file.seek(0, os.SEEK_END) - LONGEST_ROW, 0))
+            lines = [line for line in file.read().split(b"\n")[:-1] if line.strip()]
+        row = json.loads(lines[-1])
+    except (OSError, ValueError, IndexError):
+        return {}
+    if not isinstance(row, dict):
+        return {}
+    return {name: _number(value) for name, value in row.items()}
 
 
 def _parse(line: bytes, where: str) -> dict[str, Number]:

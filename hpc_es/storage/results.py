@@ -16,9 +16,11 @@ import hashlib
 import json
 import math
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -26,8 +28,24 @@ from hpc_es.config.resolved import plain_data
 from hpc_es.config.schema import Config
 from hpc_es.core.data import Arrays, JsonObject, State
 from hpc_es.core.errors import CheckpointError, UserError
-from hpc_es.storage.files import json_text, writing
-from hpc_es.storage.status import run_state
+from hpc_es.storage.answers import (
+    MOST_NUMBERS,
+    NAMES,
+    RESULT,
+    Found,
+    Goal,
+    answer_text,
+    best_of,
+    comparable_values,
+    found_in,
+    goal_of,
+    number,
+    read_config,
+    read_found,
+    x_text,
+)
+from hpc_es.storage.files import finite, json_text, writing
+from hpc_es.storage.status import NOT_BEGUN, run_state
 
 
 @dataclass(frozen=True)
@@ -73,17 +91,22 @@ class Shard:
         return range(start, start + size + (self.index < left))
 
 
-STATUS_FIELDS = ("status", "generation", "best_return")
-
-
 def holds_repetitions(path: Path) -> bool:
     """Return whether this is a directory of repetitions rather than a run."""
     return path.is_dir() and any(path.glob("repetition_*/"))
 
 
 def listed(path: Path) -> list[JsonObject]:
-    """Return path, status, generation and best return of each repetition that has started; unknown values are None."""
-    return [_entry(run) for run in sorted(path.glob("repetition_*/"))]
+    """Return path, status, generation and what was found by each repetition that has started."""
+    entries: list[JsonObject] = []
+    for run in sorted(path.glob("repetition_*/")):
+        state = run_state(run)
+        status = None if state["state"] == NOT_BEGUN else state["state"]
+        found = read_found(run)
+        best = found.answer.value if found.answer.kind == "centre" else None
+        entry = {"path": str(run), "status": status, "generation": state.get("generation"), "best_return": best}
+        entries.append({**entry, **found.data()})
+    return entries
 
 
 def repetitions_text(path: Path) -> str:
@@ -104,26 +127,19 @@ def require_run(path: Path) -> None:
         )
 
 
-def _entry(run: Path) -> JsonObject:
-    try:
-        status = json.loads((run / "status.json").read_text())
-    except (OSError, ValueError):
-        status = {}
-    status = {**status, "status": run_state(run)["state"]} if isinstance(status, dict) and "status" in status else {}
-    return {"path": str(run), **{name: status.get(name) for name in STATUS_FIELDS}}
-
-
 def _parts(entry: JsonObject) -> Iterator[str]:
-    yield str(entry["status"] or "not begun")
+    yield str(entry["status"] or NOT_BEGUN)
     if entry["generation"] is not None:
         yield f"generations {entry['generation']}"
-    if entry["best_return"] is not None:
-        yield f"best return {entry['best_return']:.6g}"
+    answer = found_in(entry).answer
+    if answer.value is not None:
+        yield f"{NAMES[answer.kind]} {answer_text(answer)}"
 
 
 Result = JsonObject
 SHARDS = "results"
-ALONE = "result.json"
+DIGEST_OF_NOTHING = hashlib.sha256().hexdigest()  # theta of earlier versions where there is none
+ANSWER_COLUMNS = tuple(name.replace(" ", "_") for name in NAMES.values())
 BUDGET = ("generations", "timesteps", "episodes", "seconds")  # of `stop:`
 
 
@@ -138,23 +154,26 @@ def result(
     task: str,
     state: State,
     counters: Mapping[str, float | int],
+    found: Found,
     best: float | None,
     final: Mapping[str, float],
     more: JsonObject,
 ) -> Result:
     """Return the result of a finished repetition; `success` is None if no target is set.
 
-    `more` is the summary of the algorithm, such as the best program; its entries replace others of the same name.
+    `best` is the highest return of an evaluation of the centre, and `final` has the results of the final one. `more`
+    is the summary of the algorithm, such as the best program; its entries replace others of the same name.
     """
     target = config.stop.target_return
     success = None if target is None else best is not None and best >= target
-    return {
+    values = {
         "name": config.name,
         "task": task,
         "seed": config.seed,
         "repetition": repetition,
         "repetitions": config.repetitions,
         "success": success,
+        **found.data(),
         "final_return": final.get("final_return_mean"),
         "final_return_std": final.get("final_return_std"),
         "best_return": best,
@@ -164,10 +183,25 @@ def result(
         "seconds": counters["seconds"],
         "failed_episodes": counters["failed_episodes"],
         "budget": budget(config),
-        "theta_sha256": digest({"theta": state.theta}),
+        "theta_sha256": theta_digest(state),
         "state_sha256": digest({**state.shared, **state.master}),
         **more,
     }
+    plain: Result = finite(values)
+    return plain
+
+
+def theta_digest(state: State) -> str | None:
+    """Return the SHA-256 of theta; None if the algorithm does not search for a vector."""
+    return digest({"theta": state.theta}) if state.theta.size else None
+
+
+def identity_digest(row: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Return name and value of the digest that identifies the bits of a result; None if it has none."""
+    for name in ("theta_sha256", "state_sha256"):
+        if row.get(name) and row[name] != DIGEST_OF_NOTHING:
+            return name, str(row[name])
+    return None
 
 
 def digest(arrays: Arrays) -> str:
@@ -194,16 +228,28 @@ def append(directory: Path, shard: Shard, row: Result) -> None:
 def read_results(directory: Path) -> list[Result]:
     """Return the results in order of repetition, the first if there are two; UserError if a line is damaged."""
     results: dict[int, Result] = {}
-    for path in [directory / ALONE, *sorted((directory / SHARDS).glob("*-of-*.jsonl"))]:
+    for path in [directory / RESULT, *sorted((directory / SHARDS).glob("*-of-*.jsonl"))]:
         text = path.read_text() if path.exists() else ""
-        lines = [text] if path.name == ALONE and text else text.split("\n")[:-1]
-        for number, line in enumerate(lines, 1):
+        lines = [text] if path.name == RESULT and text else text.split("\n")[:-1]
+        for index, line in enumerate(lines, 1):
             try:
                 row = json.loads(line)
                 results.setdefault(int(row["repetition"]), row)
             except (ValueError, KeyError, TypeError) as error:
-                raise UserError(f"{path}, line {number}: expected a result as JSON: {error}; remove the line") from None
+                raise UserError(f"{path}, line {index}: expected a result as JSON: {error}; remove the line") from None
     return [results[repetition] for repetition in sorted(results)]
+
+
+def found_in_repetitions(directory: Path) -> dict[int, Found]:
+    """Return what each repetition has found, by number: finished ones from their lines, others from their directory."""
+    goal = goal_of(read_config(directory))
+    found = {
+        int(name[1]): read_found(run)
+        for run in directory.glob("repetition_*/")
+        if (name := re.fullmatch(r"repetition_(\d+)", run.name))
+    }
+    found |= {int(row["repetition"]): found_in(row, goal) for row in read_results(directory)}
+    return dict(sorted(found.items()))
 
 
 def repetitions(directory: Path) -> int | None:
@@ -212,19 +258,31 @@ def repetitions(directory: Path) -> int | None:
     return int(plain_data(path.read_text()).get("repetitions", 1)) if path.exists() else None
 
 
-def summary(rows: Sequence[Result], total: int | None = None) -> JsonObject:
-    """Return statistics of the results, the success rate and the missing repetitions."""
+def summary(rows: Sequence[Result], total: int | None = None, goal: Goal = "maximise") -> JsonObject:
+    """Return statistics of the results, the success rate, the best repetition and the missing ones.
+
+    `answer` is over the answers that can be compared, and has another name for each kind: best_return, best_value or
+    best_reward. `goal` is that of the config, for results of earlier versions.
+    """
     total = total or max((row["repetitions"] for row in rows), default=0)
     finished = {row["repetition"] for row in rows}
     successes = [row for row in rows if row["success"]]
     judged = [row for row in rows if row["success"] is not None]
+    found = [found_in(row, goal) for row in rows]
+    best = best_of(found)
+    answers = statistics(comparable_values(found))
+    kinds = {one.answer.kind for one in found}
     return {
         "repetitions": total,
         "finished": len(rows),
-        "missing": [number for number in range(total) if number not in finished],
+        "missing": [index for index in range(total) if index not in finished],
         "success_rate": len(successes) / len(judged) if judged else None,
-        "final_return": statistics([row["final_return"] for row in rows]),
-        "best_return": statistics([row["best_return"] for row in rows]),
+        "goal": found[0].goal if found else goal,
+        "answer": answers,
+        "best": None if best is None else {"repetition": rows[best]["repetition"], **found[best].answer.data()},
+        "infeasible": sum(bool(one.answer.violation) for one in found),
+        **{NAMES[kind].replace(" ", "_"): answers if kinds == {kind} else None for kind in NAMES},
+        "final_return": statistics([row["final_return"] for row in rows]) if kinds <= {"centre"} else None,
         "npe": statistics([row.get("npe") for row in rows]),
         "timesteps": statistics([row["timesteps"] for row in rows]),
         "timesteps_to_target": statistics([row["timesteps"] for row in successes]),
@@ -233,8 +291,8 @@ def summary(rows: Sequence[Result], total: int | None = None) -> JsonObject:
 
 
 def statistics(values: Sequence[float | None]) -> dict[str, float] | None:
-    """Return mean, median, quartiles (linear interpolation), minimum and maximum; None if there are no values."""
-    numbers = [value for value in values if value is not None]
+    """Return mean, median, quartiles (linear interpolation), minimum and maximum of the finite values; None if none."""
+    numbers = [known for known in map(number, values) if known is not None]
     if not numbers:
         return None
     low, median, high = (float(value) for value in np.quantile(np.array(numbers, np.float64), [0.25, 0.5, 0.75]))
@@ -250,9 +308,16 @@ def summary_text(summary: JsonObject) -> str:
         lines.append(f"missing: {', '.join(map(str, summary['missing']))}")
     if summary["success_rate"] is not None:
         lines.append(f"success rate {summary['success_rate']:.2f}")
-    for name in ("final_return", "best_return", "timesteps_to_target", "npe"):
+    for name in ("final_return", *ANSWER_COLUMNS, "timesteps_to_target", "npe"):
         if values := summary[name]:
             quartiles = f"quartiles {values['quartile_1']:.6g} to {values['quartile_3']:.6g}"
             title = name.replace("_", " ")
             lines.append(f"{title}: mean {values['mean']:.6g}, median {values['median']:.6g}, {quartiles}")
+    if summary["infeasible"]:
+        text = f"{summary['infeasible']} of {summary['finished']} repetitions found no feasible vector"
+        lines.append(f"{text}: their values are left out")
+    if best := summary["best"]:
+        answer = found_in({"goal": summary["goal"], "answer": best}).answer
+        where = f" at {x_text(answer.x, MOST_NUMBERS)}" if answer.x is not None else ""
+        lines.append(f"best: repetition {best['repetition']}, {answer_text(answer)}{where}")
     return "\n".join(lines) + "\n"

@@ -26,7 +26,7 @@ EndStatus = Literal["finished", "interrupted", "failed"]
 
 STATUS = "status.json"
 FINAL_IS_BEST = "final_is_best"  # whether the final evaluation is the best one, if the task derives its fitness
-RUNNING = "running"
+RUNNING, FINISHED, NOT_BEGUN = "running", "finished", "not begun"
 _TIME = "%Y-%m-%dT%H:%M:%SZ"  # UTC
 HEARTBEAT_SECONDS = 30.0
 STALE_SECONDS = 300.0  # age of the heartbeat after which a run on another host counts as killed
@@ -50,7 +50,7 @@ def run_state(directory: Path) -> JsonObject:
     except (OSError, ValueError):
         status = None
     if not isinstance(status, dict) or "status" not in status:
-        return {"state": "not begun"}
+        return {"state": NOT_BEGUN}
     is_locked = is_held(directory)
     state = RUNNING if is_locked else status["status"]
     if state == RUNNING and not is_locked and not _may_run(status, is_known=is_locked is not None):

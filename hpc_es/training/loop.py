@@ -31,6 +31,7 @@ from hpc_es.training.collective import INTERRUPTED, FailureReports, SharedState,
 from hpc_es.training.compatibility import needs
 from hpc_es.training.executors import Executor, MpiExecutor, Rank0Alone, SerialExecutor
 from hpc_es.training.failure import give_up, report_failure
+from hpc_es.training.found import CentreEvaluation
 from hpc_es.training.generation import (
     Evaluated,
     Generation,
@@ -474,9 +475,7 @@ class Training:
             command = self._broadcast_command(EVALUATE if self._needs_final_evaluation() else STOP)
         if command == EVALUATE:
             evaluated = self._executor.run(self._new_generation(self._evaluations.jobs, train=False))
-            returns = evaluated.evaluation["return_"][~np.isnan(evaluated.evaluation["return_"])]
-            if len(returns):
-                self.final = {"final_return_mean": float(returns.mean()), "final_return_std": float(returns.std())}
+            self.final = CentreEvaluation(evaluated.evaluation, self.parts.problem.episodes_per_job).final()
             if self.writer is not None and self.final and not ranks_returns(self.parts.problem):
                 from hpc_es.storage.status import FINAL_IS_BEST
 

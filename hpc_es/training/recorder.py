@@ -9,22 +9,26 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hpc_es.config.registry import module
+from hpc_es.config.resolved import resolved
 from hpc_es.config.schema import Config
-from hpc_es.core.data import Arrays, JsonObject, ProblemState, Results, Rows, State, without_info
+from hpc_es.core.data import Arrays, ConfigData, JsonObject, ProblemState, Results, Rows, State, without_info
 from hpc_es.core.errors import RunError
 from hpc_es.core.interfaces import Problem
+from hpc_es.storage.answers import Found
 from hpc_es.storage.checkpoint import Increment, Snapshot, image_sha256
 from hpc_es.storage.results import BUDGET, digest
 from hpc_es.storage.status import is_surpassed
 from hpc_es.tasks.problems import ranks_returns
 from hpc_es.training.collective import FailureReport
 from hpc_es.training.compatibility import needs
+from hpc_es.training.found import found_by
 from hpc_es.training.generation import NOTHING_USED, Counters, MetricsRow, UpdateInputs, derived_fitness
 
 if TYPE_CHECKING:
@@ -205,6 +209,17 @@ class Recorder:
                 return
         counters[PLATEAU[0]] = int(stale or 0) + evaluations
 
+    def found(self, final: Mapping[str, float]) -> Found:
+        """Return what the run has found so far; `final` has the results of the final evaluation, {} before it."""
+        if self._state is None:
+            return Found()
+        state, master = self._state, {**self._state.master, **self._final}
+        return found_by(self._plain_config, state.shared, master, state.generation, self.best, final)
+
+    @cached_property
+    def _plain_config(self) -> ConfigData:
+        return resolved(self.config)
+
     # The end.
 
     def stop_reason(self) -> str | None:
@@ -265,11 +280,16 @@ class Recorder:
             used = f"{counters['episodes']:,} {jobs}"
         sign = -1 if getattr(self.config.task, "goal", None) == "minimise" else 1  # from return to value
         work = f"{generations} generations, {used}, {counters['failed_episodes']:,} failed {jobs}"
+        answer = self.found(final).answer
         best = f"  best evaluation {sign * self.best.return_ + 0.0:.4g}" if self.best else ""  # + 0.0: not -0
+        if answer.kind == "evaluation":
+            best = "" if answer.value is None else f"  best value {answer.value + 0.0:.4g}"
+            best += f" (violation {answer.violation:.4g})" if answer.violation else ""
         if status == "failed":
             return f"failed after {work}{best}: {reason}"
         final_text = f"  final evaluation {sign * final['final_return_mean'] + 0.0:.4g}" if final else ""
-        better = " (the last theta did better)" if is_surpassed(self.best, final) else ""
+        is_last_better = answer.kind == "centre" and is_surpassed(self.best, final)
+        better = " (the last theta did better)" if is_last_better else ""
         again = "; the same command resumes the run" if status == "interrupted" else ""
         return f"{status} by {reason} after {work}{final_text}{best}{better}{again}"
 

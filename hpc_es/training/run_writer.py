@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, cast, get_args
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 from hpc_es.config import registry
 from hpc_es.config.options import warnings_of
@@ -26,13 +26,24 @@ from hpc_es.devices.decision import current_decision
 from hpc_es.mpi.world import World
 from hpc_es.report.progress import Progress
 from hpc_es.storage import metrics_log, results
+from hpc_es.storage.answers import RESULT, Answer, Found
 from hpc_es.storage.checkpoint import Best, Increment, Snapshot, is_full
-from hpc_es.storage.files import remove_leftovers, write_json, write_text, written
+from hpc_es.storage.files import finite, remove_leftovers, write_json, write_text, written
 from hpc_es.storage.line_logs import EvaluationsLog, FailuresLog, ProgramsLog
-from hpc_es.storage.status import HEARTBEAT_SECONDS, RUNNING, STATUS, EndStatus, final_evaluation, now, this_process
+from hpc_es.storage.status import (
+    FINISHED,
+    HEARTBEAT_SECONDS,
+    RUNNING,
+    STATUS,
+    EndStatus,
+    final_evaluation,
+    now,
+    this_process,
+)
 from hpc_es.tasks.problems import ranks_returns
 from hpc_es.training.collective import FailureReport
 from hpc_es.training.compatibility import needs, offers, rounding_warnings
+from hpc_es.training.found import CentreEvaluation
 from hpc_es.training.generation import MetricsRow
 from hpc_es.training.recorder import Recorder, UpdateJournal, UpdateReplay
 from hpc_es.training.run_directory import CONFIG, OpenedRun
@@ -95,6 +106,12 @@ class MetricsFiles:
         if self._last is not None and self._lengths is None:
             self._lengths = self._log.lengths()
             self._write()
+
+    def write_answer(self, generation: int, answer: Answer) -> None:
+        """Show the answer of a finished run in the loggers, as the step after the last generation."""
+        if self._loggers is not None and answer.value is not None:
+            values = {"answer_value": answer.value, "answer_standard_error": answer.standard_error}
+            self._loggers.write({"generation": generation, **values})
 
     def lengths(self) -> dict[str, int]:
         """Return the length in bytes of each file, for a checkpoint."""
@@ -269,7 +286,10 @@ class RunWriter(Recorder):
         is_best = mean is not None and shared is not None
         if mean is not None and shared is not None:
             rows = None if ranks_returns(self._problem) else without_info(self._evaluation)
-            self.best, self._best_arrays = Best(float(mean), int(row["generation"] or 0), shared, rows), None
+            measured = CentreEvaluation(self._evaluation, self._problem.episodes_per_job)
+            generation, error = int(row["generation"] or 0), measured.standard_error
+            self.best = Best(float(mean), generation, shared, rows, error, measured.episodes)
+            self._best_arrays = None
         self.progress.update(row, self.best.return_ if self.best else None)
         if is_best:
             self._opened.store.save_best(self._snapshot())
@@ -398,16 +418,26 @@ class RunWriter(Recorder):
         assert self._state
         if state in get_args(EndStatus):
             self._end_status = cast(EndStatus, state)
-        values = {"status": state, "generation": self._state.generation, **self.counters, **more}
-        values |= this_run(os.environ)
-        if self.best is not None:
-            values["best_return"] = self.best.return_
-        self._status = values
+        self._status = {"status": state, "generation": self._state.generation, **self.counters, **more}
+        self._status |= this_run(os.environ)
         self._write_status()
+        if state == FINISHED:
+            self._metrics.write_answer(self._state.generation, self.found(final_results(more)).answer)
 
     def _write_status(self) -> None:
+        """Replace status.json, with what the run has found until now: a generation may take longer than a heartbeat."""
         self._last_beat = time.monotonic()
-        write_json(self.directory / STATUS, {**self._status, **self._process, "heartbeat": now()})
+        found = self.found(final_results(self._status))
+        best = self._best_return(found)
+        values = {**self._status, **({} if best is None else {"best_return": best}), **found.data()}
+        values |= {**self._process, "heartbeat": now()}
+        write_json(self.directory / STATUS, finite(values))
+
+    def _best_return(self, found: Found) -> float | None:
+        """Return the return of the best evaluated centre: the answer, or for an objective that of a centre."""
+        if found.answer.kind == "centre":
+            return found.answer.value
+        return None if self.best is None else self.best.return_
 
     def beat(self) -> None:
         """Renew the heartbeat in status.json if it is due; called often, also between the steps of an evaluation."""
@@ -419,7 +449,7 @@ class RunWriter(Recorder):
     def result(self, task: str, repetition: int, final: Mapping[str, float], summary: JsonObject) -> JsonObject:
         """Return the result of the finished run, and write it to result.json."""
         assert self._state
-        target = self.config.stop.target_value
+        target, found = self.config.stop.target_value, self.found(final)
         success = {} if target is None else {"success": self.is_reached(target)}
         result = results.result(
             self.config,
@@ -427,11 +457,12 @@ class RunWriter(Recorder):
             task,
             self._state,
             self.counters,
-            self.best.return_ if self.best else None,
+            found,
+            self._best_return(found),
             final,
             {**success, **self._problem.summary(self.carried()), **summary},
         )
-        write_json(self.directory / results.ALONE, result)
+        write_json(self.directory / RESULT, result)
         return result
 
     def close(self) -> None:
@@ -441,6 +472,11 @@ class RunWriter(Recorder):
         self._evaluations.close()
         self.progress.close()
         self._opened.lock.release()
+
+
+def final_results(status: Mapping[str, Any]) -> dict[str, float]:
+    """Return the results of the final evaluation among the entries of status.json."""
+    return {name: value for name, value in status.items() if name.startswith("final_")}
 
 
 def rank_table_lines(table: Sequence[tuple[int, str, int]]) -> list[str]:

@@ -20,13 +20,15 @@ from hpc_es.config.schema import Config
 from hpc_es.config.yaml_text import override, parse, read_yaml
 from hpc_es.core.data import ConfigData
 from hpc_es.core.errors import ConfigError, ConfigProblem
+from hpc_es.storage.answers import comparable_values, found_in, goal_of
 from hpc_es.storage.results import budget
 from hpc_es.training.compatibility import needs, offers
 from hpc_es.tuning.space import Hyperparameters, Space, all_trials, as_text, grid_size, parse_space
 
 FINAL_RETURN = "final_return"
 BEST_REWARD = "best_reward"
-BY_NAME = (FINAL_RETURN, BEST_REWARD)
+ANSWER = "answer"
+BY_NAME = (FINAL_RETURN, ANSWER, BEST_REWARD)
 WEIGHT = "success_rate_weight"
 MEASURES = ("success_rate", "programs_seen_fraction")  # beside the objective
 
@@ -34,8 +36,9 @@ MEASURES = ("success_rate", "programs_seen_fraction")  # beside the objective
 def objective(rows: Sequence[ConfigData], wanted: Any) -> float:
     """Return the objective of a trial from the results of its repetitions; ValueError if there is none.
 
-    `wanted` is "final_return" (the mean), "best_reward" (the mean, for program searches), or {success_rate_weight: w}
-    for w * success_rate + (1 - w) * (1 - fraction), where fraction is the mean fraction of the budget that was used, 1
+    `wanted` is "final_return" (the mean), "answer" (the mean of the answers, in the sign of the task's goal),
+    "best_reward" (the mean, for program searches), or {success_rate_weight: w} for
+    w * success_rate + (1 - w) * (1 - fraction), where fraction is the mean fraction of the budget that was used, 1
     for a repetition without success. For program searches, programs count until the first correct one.
     """
     if not rows:
@@ -46,8 +49,13 @@ def objective(rows: Sequence[ConfigData], wanted: Any) -> float:
         if lacking:
             raise ValueError(f"the final evaluation failed in repetition {', '.join(map(str, lacking))}")
         value = fmean(returns)
-    elif wanted == BEST_REWARD:
-        value = fmean(row["best_reward"] for row in rows)
+    elif wanted in (ANSWER, BEST_REWARD):
+        found = [found_in(row) for row in rows]
+        lacking = [row["repetition"] for row, one in zip(rows, found, strict=True) if not one.answer.is_comparable]
+        if lacking:
+            text = f"no evaluation was successful and feasible in repetition {', '.join(map(str, lacking))}"
+            raise ValueError(f"there is no {wanted.replace('_', ' ')}: {text}")
+        value = fmean(comparable_values(found))
     else:
         weight = float(wanted[WEIGHT])
         used = [fraction(row, row["budget"]) if row["success"] else 1.0 for row in rows]
@@ -55,6 +63,11 @@ def objective(rows: Sequence[ConfigData], wanted: Any) -> float:
     if not math.isfinite(value):
         raise ValueError(f"the objective is {value}")
     return value
+
+
+def is_minimised(config: Config, wanted: Any) -> bool:
+    """Return whether a lower objective of a trial is better."""
+    return wanted == ANSWER and goal_of(resolved(config)) == "minimise"
 
 
 def measures(rows: Sequence[ConfigData]) -> dict[str, float]:
@@ -137,7 +150,9 @@ class Tuning:
     space: Annotated[ConfigData, Limits(min_length=1)] = option("search space: dotted keys and their values")
     trials: Count | None = option("number of trials, for random and optuna; a larger number later adds trials", None)
     repetitions: Count | None = option("repetitions per trial; null: those of the base config", None)
-    objective: Literal["final_return", "best_reward"] | ConfigData = option("objective to maximise", FINAL_RETURN)
+    objective: Literal["final_return", "answer", "best_reward"] | ConfigData = option(
+        "objective to maximise; answer: in the direction of task.goal", FINAL_RETURN
+    )
 
     def problems(self) -> Iterator[ConfigProblem]:
         """Yield errors that involve several keys."""
@@ -284,13 +299,15 @@ def check(plan: TuningPlan, ranks: int | None) -> None:
 def _unfit(config: Config, objective: str | ConfigData, ranks: int | None) -> Iterator[ConfigProblem]:
     """Yield why a valid config cannot be a trial."""
     programs = needs(config).searches == "programs"
-    if objective == FINAL_RETURN and config.policy is None and not offers(config).measures_centre:
-        others = f"{BEST_REWARD!r} or {{{WEIGHT}: w}}" if programs else f"{{{WEIGHT}: w}}"
+    has_centre = config.policy is not None or offers(config).measures_centre
+    if objective == FINAL_RETURN and not has_centre:
+        others = f"{BEST_REWARD if programs else ANSWER!r} or {{{WEIGHT}: w}}"
         yield "objective", f"a task without a policy has no final return: expected {others}, found {FINAL_RETURN!r}"
     elif objective == BEST_REWARD and not programs:
-        yield "objective", f"{BEST_REWARD!r} is for program searches: expected {FINAL_RETURN!r} or {{{WEIGHT}: w}}"
-    elif objective == FINAL_RETURN and not config.evaluation.interval:
-        yield "evaluation.interval", f"is 0, but the objective {FINAL_RETURN} needs evaluations (try 10)"
+        other = FINAL_RETURN if has_centre else ANSWER
+        yield "objective", f"{BEST_REWARD!r} is for program searches: expected {other!r} or {{{WEIGHT}: w}}"
+    elif objective in (FINAL_RETURN, ANSWER) and has_centre and not config.evaluation.interval:
+        yield "evaluation.interval", f"is 0, but the objective {objective} needs evaluations (try 10)"
     if isinstance(objective, dict) and config.policy is not None and config.stop.target_return is None:
         yield "stop.target_return", "is null, but the objective is the fraction of repetitions that reach it: set it"
     if not limits(budget(config)):

@@ -91,6 +91,7 @@ def _row(trial: Trial, hyperparameters: JsonObject) -> TrialRow:
         "trial": trial.number,
         "state": record.get("state", MISSING),
         "objective": record.get("objective"),
+        "goal": record.get("goal", "maximise"),
         **{name: record.get(name) for name in MEASURES},
         "hyperparameters": record.get("hyperparameters", dict(hyperparameters)),
         "generation": record.get("generation", 0),
@@ -99,8 +100,8 @@ def _row(trial: Trial, hyperparameters: JsonObject) -> TrialRow:
 
 
 def _sort_key(row: TrialRow) -> tuple[int, float, int]:
-    objective = row["objective"] if row["state"] == COMPLETE else 0.0
-    return ORDER.index(row["state"]), -objective, row["trial"]
+    sign = 1.0 if row["goal"] == "minimise" else -1.0
+    return ORDER.index(row["state"]), sign * row["objective"] if row["state"] == COMPLETE else 0.0, row["trial"]
 
 
 def content(report: TuningReport) -> JsonObject:

@@ -6,6 +6,7 @@ Rank 0 (`Master`) chooses the next trial and records how the last one ended.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import sys
 import time
@@ -36,7 +37,7 @@ from hpc_es.training.collective import (
     on_rank_0,
 )
 from hpc_es.training.generation import MetricsRow
-from hpc_es.tuning.plan import check, fraction, load, measures, objective
+from hpc_es.tuning.plan import ANSWER, check, fraction, is_minimised, load, measures, objective
 from hpc_es.tuning.space import Hyperparameters
 from hpc_es.tuning.trials import (
     COMPLETE,
@@ -194,7 +195,7 @@ class Master:
     def row(self, repetition: int, row: MetricsRow) -> None:
         """Report a generation of the running trial, and prune it if its first repetition is below the median."""
         assert self._running
-        running, value = self._running, row["evaluation_return_mean"]
+        running, value = self._running, self._intermediate(row)
         if time.monotonic() - self._written > STATUS_SECONDS:
             self._write_status()
         generation = int(row["generation"] or 0)
@@ -203,9 +204,20 @@ class Master:
             return
         used = {name: row.get(f"{name}_total") for name in ("timesteps", "seconds")}
         share = fraction({**used, "generations": generation + 1}, results.budget(running.config))
-        reason = self._study.report(float(value), share)
+        sign = -1.0 if is_minimised(running.config, self._plan.options.objective) else 1.0
+        reason = self._study.report(float(value), share, sign)
         if reason is not None and share < 1:
             running.trial.prune(reason)
+
+    def _intermediate(self, row: MetricsRow) -> float | None:
+        """Return the value of a generation by which running trials are compared; higher is better."""
+        value = row.get("best_value")
+        if self._plan.options.objective != ANSWER or "best_value" not in row:
+            return row["evaluation_return_mean"]
+        if value is None or math.isnan(value) or row.get("best_violation"):
+            return None
+        assert self._running
+        return -value if is_minimised(self._running.config, ANSWER) else value
 
     def _record_end(self, ended: ExitReason) -> None:
         assert self._running
@@ -236,7 +248,8 @@ class Master:
         except (UserError, ValueError) as error:
             running.trial.end(running.hyperparameters, FAILED, reason=str(error))
         else:
-            running.trial.end(running.hyperparameters, COMPLETE, value, **measures(rows))
+            goal = {"goal": "minimise"} if is_minimised(running.config, self._plan.options.objective) else {}
+            running.trial.end(running.hyperparameters, COMPLETE, value, **goal, **measures(rows))
 
     def _over(self, trial: Trial, claim: RunLock) -> None:
         if self._study is not None:

@@ -121,10 +121,11 @@ class Study:
         self._study.sampler = tpe if self._cma_es is None else self._cma_es
         return {key: _suggest(trial, key, entry) for key, entry in self._space.items()}
 
-    def report(self, value: float, share: float) -> str | None:
+    def report(self, value: float, share: float, sign: float = 1.0) -> str | None:
         """Report an evaluation after this fraction of the budget; return why the trial should be pruned, or None.
 
-        A step stores the best evaluation so far, so that trials with other evaluation times can be compared.
+        `value` is higher for a better one; times `sign` it is as the user knows it. A step stores the best evaluation
+        so far, so that trials with other evaluation times can be compared.
         """
         assert self._trial
         step = int(share * STEPS)
@@ -139,7 +140,8 @@ class Study:
         self._step = step
         if not self._trial.should_prune():
             return None
-        return f"its best evaluation {best:.6g} after {share:.0%} of the budget is below the median"
+        side = "above" if sign < 0 else "below"
+        return f"its best evaluation {sign * best:.6g} after {share:.0%} of the budget is {side} the median"
 
     def tell(self, trial: Trial) -> None:
         """Inform the study how a trial ended, from its record."""
@@ -152,7 +154,8 @@ class Study:
         assert record["state"] in OVER
         states = {COMPLETE: TrialState.COMPLETE, PRUNED: TrialState.PRUNED}
         state = states.get(record["state"], TrialState.FAIL)
-        value = record["objective"] if state == TrialState.COMPLETE else None
+        sign = -1.0 if record.get("goal") == "minimise" else 1.0  # the study maximises
+        value = sign * record["objective"] if state == TrialState.COMPLETE else None
         self._study.tell(trial.number, value, state, skip_if_finished=True)
 
 

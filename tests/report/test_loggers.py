@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import hpc_es
 from hpc_es.config.options import warnings_of
 from hpc_es.config.schema import Mlflow, Report
 from hpc_es.report.loggers import LOGGERS, LoggedRun, Loggers, Started, flat, metrics, tag
 from hpc_es.storage import metrics_log
 from hpc_es.storage.metrics_log import Row
-from tests.helpers import runs
+from tests.helpers import runs, trained
 
 TWO = Report(loggers=("mlflow", "wandb"))
 
@@ -142,3 +144,18 @@ def test_options_of_an_unused_logger_are_warned_about() -> None:
     report = Report(mlflow=Mlflow(experiment="x"))
     assert warnings_of(report) == ["mlflow.experiment: is 'x', but does nothing: mlflow is not in report.loggers"]
     assert warnings_of(Report(loggers=("mlflow",), mlflow=Mlflow(experiment="x"))) == []
+
+
+def test_loggers_get_the_answer_of_a_finished_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the step after the last generation, which a run that is continued replaces."""
+    rows: list[Row] = []
+    tape = Tape([])
+    monkeypatch.setattr(tape, "write", rows.append)
+    pytest.importorskip("tensorboard")
+    in_place_of(monkeypatch, tensorboard=tape)
+    config = {**trained.CONFIG, "report": {"plot_interval_seconds": 0, "loggers": ["tensorboard"]}}
+    for _ in hpc_es.train(config, tmp_path / "run"):
+        pass
+    answer = json.loads((tmp_path / "run" / "result.json").read_text())["answer"]
+    assert [row["generation"] for row in rows] == [0, 1, 2]
+    assert metrics(rows[-1]) == {"answer/value": answer["value"], "answer/standard_error": answer["standard_error"]}

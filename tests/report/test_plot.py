@@ -213,9 +213,11 @@ def test_invalid_plot_arguments_are_refused(tmp_path: Path) -> None:
         plot([], tmp_path / "x.png")
     with pytest.raises(UserError, match=r"nothing is not a run directory: it has no config\.yaml"):
         plot([tmp_path / "nothing"], tmp_path / "x.png")
-    for name, returns in (("new", []), ("failed", [None])):
-        with pytest.raises(UserError, match=rf"{name}/metrics\.jsonl has no metrics yet"):
-            plot([make(tmp_path / name, returns)], tmp_path / "x.png")
+    with pytest.raises(UserError, match=r"new/metrics\.jsonl has no metrics yet"):
+        plot([make(tmp_path / "new", [])], tmp_path / "x.png")
+    said = r"failed/metrics\.jsonl has 2 rows, but no return per episode: no episode has ended yet, or all jobs have"
+    with pytest.raises(UserError, match=said):
+        plot([make(tmp_path / "failed", [None, None])], tmp_path / "x.png")
     (run / "config.yaml").write_text("a: [")
     with pytest.raises(UserError, match="cannot be read as YAML"):
         plot([run], tmp_path / "x.png")
@@ -381,3 +383,63 @@ def test_incompatible_runs_are_refused_in_one_plot(tmp_path: Path) -> None:
         cli.run(["plot", str(result), "-o", str(tmp_path / "out.png"), "--x", "timesteps"])
     assert cli.run(["plot", str(result), "-o", str(tmp_path / "out.png"), "--x", "programs"]) == 0
     assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
+
+
+# Copies and tasks.
+
+
+def test_copies_of_a_run_count_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A copy may be shorter, as of a run that has not finished; another seed or other metrics are another run."""
+    run = make(tmp_path / "run", [1, 2, 3], seed=1)
+    copies = [make(tmp_path / "copy", [1, 2, 3], seed=1), make(tmp_path / "short", [1, 2], seed=1)]
+    others = [make(tmp_path / "seed", [1, 2, 3], seed=2), make(tmp_path / "metrics", [1, 5, 3], seed=1)]
+    for order in ([run, *copies, *others], [*reversed(copies), *others, run]):
+        (group,) = grouped([load(path) for path in order])
+        assert len(group.runs) == 3 and len(group.copies) == 2
+        assert [single.rows for single in group.copies] != [3, 3], "the longest run is kept"
+    assert legend([run, *copies])[-1] == "demo (2 copies are left out)"
+    assert legend([run, *copies, others[0]])[-1] == "demo (2 seeds, 2 copies are left out)"
+    output = tmp_path / "curve.svg"
+    assert cli.run(["plot", str(run), *map(str, copies), "-o", str(output)]) == 0
+    assert f"left out: {copies[0]}, a copy of another run" in capsys.readouterr().err
+
+
+def test_repetitions_of_equal_metrics_are_no_copies(tmp_path: Path) -> None:
+    """As those of a problem that is solved at once."""
+    paths = [make(tmp_path / f"repetition_{number:04d}", [1, 1], repetitions=2) for number in range(2)]
+    (group,) = grouped([load(path) for path in paths])
+    assert len(group.runs) == 2 and not group.copies
+
+
+def test_repetition_is_known_after_its_directory_was_renamed(tmp_path: Path) -> None:
+    path = make(tmp_path / "repetition_0001", [1, 2])
+    (path / "result.json").write_text('{"repetition": 1}')
+    copy = Path(path.rename(tmp_path / "renamed"))
+    assert load(copy).repetition == 1
+
+
+def test_each_task_has_its_own_chart(tmp_path: Path) -> None:
+    tasks: dict[str, Any] = {
+        "cartpole": {"kind": "episodes", "env_id": "CartPole-v1"},
+        "long": {"kind": "episodes", "env_id": "CartPole-v1", "max_episode_steps": 1000},
+        "pendulum": {"kind": "episodes", "env_id": "Pendulum-v1"},
+    }
+    paths = [make(tmp_path / name, [1, 2], task=task, name=name) for name, task in tasks.items()]
+    same = make(tmp_path / "again", [3, 4], task=tasks["cartpole"], name="again", algorithm={"kind": "ars"})
+    drawn = figure(grouped([load(path) for path in [*paths, same]]), ("timesteps",), None)
+    drawn.draw_without_rendering()
+    assert [len(ax.get_lines()) for ax in drawn.axes] == [2, 1, 1]
+    titles = [chart.legends[0].get_title().get_text() for chart in drawn.subfigs]
+    assert titles == ["CartPole-v1", 'CartPole-v1 {"max_episode_steps": 1000}', "Pendulum-v1"]
+    plot([*paths, same], tmp_path / "curve.png")
+    assert struct.unpack(">II", (tmp_path / "curve.png").read_bytes()[16:24]) == (1200, 1500)
+
+
+def test_final_evaluation_is_the_last_point_of_the_curve(tmp_path: Path) -> None:
+    run = make(tmp_path / "run", [1, 2, 3], evaluate_every=2)
+    (run / "status.json").write_text('{"status": "finished", "generation": 3, "final_return_mean": 7.0}')
+    curve = evaluation(grouped([load(run)])[0], "timesteps")
+    assert curve is not None and (curve.x.tolist(), curve.mean.tolist()) == ([20, 30], [4, 7])
+    (run / "status.json").write_text('{"status": "interrupted", "generation": 3, "final_return_mean": 7.0}')
+    curve = evaluation(grouped([load(run)])[0], "timesteps")
+    assert curve is not None and curve.mean.tolist() == [4]

@@ -94,7 +94,8 @@ def status(run: Path, state: str, **more: Any) -> Path:
 
 def result(run: Path, score: float, **more: Any) -> Path:
     status(run, "finished")
-    (run / "result.json").write_text(json.dumps({"final_return": score, "final_return_std": 0.5, **more}))
+    answer = {"kind": "centre", "value": score, "x": None, "standard_error": 0.5, "evaluations": 9}
+    (run / "result.json").write_text(json.dumps({"goal": "maximise", "answer": answer, **more}))
     return run
 
 
@@ -107,13 +108,15 @@ def test_real_repetitions_are_reported_with_their_metrics(tmp_path: Path) -> Non
     assert len(results) == 2
     for name, expected in zip(("repetition_0000", "repetition_0001"), results, strict=True):
         assert rows[name][1] == "finished"
-        assert rows[name][2].startswith(number_text(expected["final_return"]))
+        assert expected["answer"]["value"] == expected["best_return"] >= expected["final_return"]
+        assert rows[name][2].startswith(f"{number_text(expected['best_return'])} ±")
         assert rows[name][3:5] == ["3", f"{expected['timesteps']:,}"]
     first, second = (read_metrics(tmp_path / "run" / name) for name in ("repetition_0000", "repetition_0001"))
     main = next(line for line in page.charts[0]["lines"] if line["style"] == "main")
     faint = [line for line in page.charts[0]["lines"] if line["style"] == "faint"]
     for line, metrics in zip(faint, (first, second), strict=True):
-        expected_y = [float(f"{row['evaluation_return_mean']:.6g}") for row in metrics]
+        final = next(one["final_return"] for one in results if line["name"].endswith(str(one["repetition"])))
+        expected_y = [float(f"{value:.6g}") for value in [*(row["evaluation_return_mean"] for row in metrics), final]]
         assert line["points"]["timesteps"][1] == expected_y
     x, y, low, high = main["points"]["seconds"]
     assert len(x) == len(y) == len(low) == len(high) >= 2
@@ -135,6 +138,32 @@ def test_statistics_of_configurations_are_those_of_their_scores(tmp_path: Path) 
     assert second[-1].startswith("0.69 (")
     low, high = (float(number) for number in re.findall(r"\d\.\d+", second[-1])[1:])
     assert 0 <= low < 16.5 / 24 < high <= 1
+
+
+def test_copies_of_a_run_are_one_run_in_statistics(tmp_path: Path) -> None:
+    """Three copies had an interval of width 0."""
+    for name in ("a", "b", "c"):
+        result(make(tmp_path / name, [1, 2, 3], seed=1), 3.0)
+    page = parsed(tmp_path)
+    assert "comparison" not in page.texts
+    assert "1run" in page.texts["summary"] and "2copies left out" in page.texts["summary"]
+    assert [row[0] for row in page.tables["Runs"][1:]] == ["a", "b (copy)", "c (copy)"]
+    for index, score in enumerate((4.0, 5.0)):
+        result(make(tmp_path / f"other_{index}", [1, 2, index], seed=index + 2), score)
+    row = parsed(tmp_path).tables["Comparison of return per episode"][1]
+    assert row[:4] == ["demo (3 runs)", "3", "4", "4"]  # of 3, 4, 5
+
+
+def test_different_tasks_are_neither_compared_nor_in_one_chart(tmp_path: Path) -> None:
+    for index, task in enumerate(("CartPole-v1", "Pendulum-v1")):
+        for seed in range(2):
+            run = make(tmp_path / f"{task}_{seed}", [1, 2, seed], seed=seed, task={"env_id": task}, name=task)
+            result(run, 10.0 * index + seed)
+    page = parsed(tmp_path)
+    assert len(page.charts) == 2 and {len({line["group"] for line in chart["lines"]}) for chart in page.charts} == {1}
+    tables = [page.tables[f"Comparison of return per episode: {task}"] for task in ("CartPole-v1", "Pendulum-v1")]
+    assert [len(table) for table in tables] == [2, 2] and "probability" not in str(tables)
+    assert "best:" not in page.texts["summary"]
 
 
 def test_interquartile_mean_and_probability_of_improvement() -> None:

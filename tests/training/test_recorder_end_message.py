@@ -5,9 +5,13 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from hpc_es.config.loading import validate
+from hpc_es.core.data import State
+from hpc_es.storage.checkpoint import Best
+from hpc_es.tasks.functions.problem import BestVector
 from hpc_es.training.recorder import Recorder
 
 
@@ -42,6 +46,17 @@ def test_value_of_a_minimum_at_zero_has_no_sign() -> None:
     recorder.best = evaluation
     line = recorder.end_message("finished", "stop.generations: 3", 3, {"final_return_mean": 0.0})
     assert line.endswith("  final evaluation 0  best evaluation 0")
+
+
+def test_objective_shows_its_best_value_and_not_that_of_a_centre() -> None:
+    problem: Any = None
+    task = {"kind": "function", "function": "tests.helpers.toys:ellipsoid", "dimension": 2}
+    best = BestVector(np.ones(2), 0.5, 3, 4, 0.25)
+    state = State(5, {"theta": np.zeros(2)}, best.arrays())
+    recorder = Recorder(validate({"task": task, "algorithm": {"kind": "cma_es"}}), problem, state)
+    recorder.best = Best(-22.0, 0, {})
+    line = recorder.end_message("finished", "stop.generations: 3", 3, {"final_return_mean": -4.5})
+    assert line.endswith("  final evaluation 4.5  best value 0.5 (violation 0.25)")
 
 
 def test_jobs_of_models_are_evaluations() -> None:

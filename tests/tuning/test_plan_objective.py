@@ -24,6 +24,22 @@ def test_best_reward_is_the_mean_over_repetitions() -> None:
     assert objective(rows, "best_reward") == 0.75
 
 
+def test_answer_is_the_mean_in_the_sign_of_the_objective() -> None:
+    def with_answer(value: float | None, violation: float | None = None) -> dict[str, Any]:
+        answer = {"kind": "evaluation", "value": value, "violation": violation}
+        return {**row(None, final=-9.0), "goal": "minimise", "answer": answer}
+
+    assert objective([with_answer(1.0), with_answer(2.0, 0.0)], "answer") == 1.5
+    for bad in (with_answer(None), with_answer(1.0, 0.5)):
+        with pytest.raises(ValueError, match="there is no answer: no evaluation was successful and feasible in repet"):
+            objective([with_answer(1.0), bad], "answer")
+
+
+def test_search_without_a_reward_has_no_objective() -> None:
+    with pytest.raises(ValueError, match="there is no best reward"):
+        objective([{**row(False), "best_reward": None}], "best_reward")
+
+
 def test_success_rate_and_budget_are_weighted() -> None:
     rows = [row(True, 250), row(False, 100), row(True, 500), row(False, 1000)]
     # rate 1/2; used (0.25 + 1 + 0.5 + 1) / 4 = 0.6875

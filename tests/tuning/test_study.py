@@ -45,6 +45,21 @@ def run(one: Study, objective: float, evaluations: tuple[float, ...] = ()) -> di
     return values
 
 
+def test_lower_objectives_are_better_for_a_minimised_answer(tmp_path: Path) -> None:
+    """The study maximises, so it is told the negative value; messages have the sign of the user."""
+    one = study(tmp_path)
+    trial, claim, values = chosen(one)
+    one.report(-0.5, 0.5, -1.0)
+    trial.end(values, "complete", 0.25, goal="minimise")
+    one.tell(trial)
+    claim.release()
+    assert one._study.trials[0].value == -0.25
+    for _ in range(5):
+        run(one, -0.25, (-0.1,) * 20)
+    chosen(one)
+    assert one.report(-9.0, 0.5, -1.0) == "its best evaluation 9 after 50% of the budget is above the median"
+
+
 def test_hyperparameters_have_the_types_of_their_ranges(tmp_path: Path) -> None:
     one = study(tmp_path)
     for _ in range(12):  # with those that the sampler has learned from

@@ -1,0 +1,121 @@
+"""What a run has found, from the arrays of its state and its evaluations: the writer of `storage/answers.py`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hpc_es.core.data import Array, Arrays, ConfigData, Float64, Json, Rows
+from hpc_es.programs import best_programs
+from hpc_es.storage.answers import CENTRE_JOB, LARGEST_X, Answer, BestEvaluation, Found, goal_of, number
+from hpc_es.storage.status import is_surpassed
+from hpc_es.tasks.functions.parameters import Scale, scales_of
+from hpc_es.tasks.functions.problem import BEST_AT, BEST_VALUE, BEST_X, best_report
+
+if TYPE_CHECKING:
+    from hpc_es.storage.checkpoint import Best, Snapshot
+
+
+class CentreEvaluation:
+    """The successful jobs of an evaluation of the centre.
+
+    Args:
+        rows: its rows, row_dtype[jobs].
+        episodes_per_job: episodes whose mean return a job has.
+    """
+
+    def __init__(self, rows: Rows, episodes_per_job: int) -> None:
+        returns = np.asarray(rows["return_"], np.float64)
+        self.returns: Float64 = returns[~np.isnan(returns)]
+        self.episodes = len(self.returns) * episodes_per_job
+
+    @property
+    def standard_error(self) -> float | None:
+        """The standard error of the mean return; None if there is at most one job."""
+        count = len(self.returns)
+        return float(self.returns.std()) / math.sqrt(count) if count > 1 else None
+
+    def final(self) -> dict[str, float]:
+        """Return the entries of status.json if this is the final evaluation; {} if all jobs failed."""
+        if not len(self.returns):
+            return {}
+        error = self.standard_error
+        return {
+            "final_return_mean": float(self.returns.mean()),
+            "final_return_std": float(self.returns.std()),
+            **({} if error is None else {"final_standard_error": error}),
+            "final_evaluations": float(self.episodes),
+        }
+
+
+def found_by(
+    config: ConfigData, shared: Arrays, master: Arrays, generation: int, best: Best | None, final: Mapping[str, float]
+) -> Found:
+    """Return what a run has found so far.
+
+    Args:
+        config: the resolved config as plain data.
+        shared, master: arrays of the state after `generation` generations; master includes the final evaluation.
+        best: the best evaluation of the centre.
+        final: results of the final evaluation, {} before it.
+    """
+    goal = goal_of(config)
+    if master.keys() >= {BEST_X, BEST_VALUE, BEST_AT}:
+        report = best_report(master, _scales(config, len(master[BEST_X])))
+        value, violation = number(report.get("value")), number(report.get("violation"))
+        x = report.get("x") if len(master[BEST_X]) <= LARGEST_X else None
+        answer = Answer("evaluation", value, x, None, int(value is not None), violation)
+        if value is None:
+            return Found(goal, answer)
+        generation, job = np.asarray(master[BEST_AT]).tolist()
+        return Found(goal, answer, BestEvaluation(value, x, generation, job, violation))
+    if best_programs.has_best_programs(master):
+        found = best_programs.summary(master)
+        value = number(found["best_reward"])
+        text = None if value is None else found["best_program"]
+        return Found(goal, Answer("member", value, text, None, int(value is not None)), BestEvaluation(value, text))
+    answer, at = _centre(shared, generation, best, final)
+    return Found(goal, answer, BestEvaluation(answer.value, answer.x, at, None if at is None else CENTRE_JOB))
+
+
+def found_in_checkpoint(snapshot: Snapshot, config: ConfigData) -> Found:
+    """Return what a run had found at the time of a checkpoint."""
+    return found_by(config, snapshot.state.shared, snapshot.outcome, snapshot.generation, snapshot.best, {})
+
+
+def _scales(config: ConfigData, size: int) -> dict[str, Scale]:
+    """Return the scales of named parameters by name; {} if the coordinates have no names.
+
+    The `parameters` of a user's own task may be of another form.
+    """
+    task: Any = config.get("task") or {}
+    try:
+        scales = scales_of(task.get("parameters"))
+    except (TypeError, ValueError, AttributeError):
+        return {}
+    return scales if len(scales) == size else {}
+
+
+def _centre(
+    shared: Arrays, generation: int, best: Best | None, final: Mapping[str, float]
+) -> tuple[Answer, int | None]:
+    """Return the best evaluated centre, the last one included, and the generation of the evaluation."""
+    value = number(final.get("final_return_mean"))
+    if value is not None and (best is None or is_surpassed(best, final)):
+        error = number(final.get("final_standard_error"))
+        x, episodes = _listed(shared.get("theta")), int(final.get("final_evaluations", 0))
+        return Answer("centre", value, x, error, episodes), generation
+    if best is None or number(best.return_) is None:
+        return Answer("centre"), None
+    x = _listed(best.shared.get("theta"))
+    return Answer("centre", float(best.return_), x, best.standard_error, best.evaluations), best.generation
+
+
+def _listed(theta: Array | None) -> Json:
+    """Return a vector as a list; None for the parameters of networks, which are float32, and for long vectors."""
+    if theta is None or theta.dtype != np.float64 or not 0 < theta.size <= LARGEST_X:
+        return None
+    return list(theta.tolist())
