@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpc_es.commands import TRUST
+from hpc_es.commands import TRUST, WHICH
 from hpc_es.core.arguments import whole_number
 from hpc_es.core.errors import UserError
 
@@ -155,8 +155,7 @@ def add_bandit_report_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--test-distribution", action="append", metavar="NAME", help=text)
     text = "pulls per episode (default: as in training)"
     parser.add_argument("--num-trials", type=int, metavar="N", help=text)
-    text = "theta to use (default: the one with the better evaluation)"
-    parser.add_argument("--which", choices=("best", "last"), help=text)
+    parser.add_argument("--which", choices=("best", "last"), help=WHICH)
     text = "how the policy acts (default: as in the evaluations of training)"
     parser.add_argument("--actions", choices=("sampled", "greedy"), help=text)
     parser.add_argument("--trust", action="store_true", help=TRUST)
