@@ -484,7 +484,7 @@ class ActorCritic(Strategy[None]):
         theta, value = np.split(descent.theta, [self.policy.layout.size])
         metrics = {
             **descent.metrics,
-            **self._mean_losses(results.chunk_arrays, steps),
+            **self._with_total(state, self._mean_losses(results.chunk_arrays, steps)),
             "entropy_weight": self.beta(state),
         }
         return State(state.generation + 1, {"theta": theta, "value": value, **counts}, descent.slots), metrics

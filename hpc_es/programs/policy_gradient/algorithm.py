@@ -263,6 +263,7 @@ class PolicyGradient(Strategy[None]):
             after = self._restarted(state.generation + 1, {**best, "restarts": master["restarts"] + np.int64(1)})
         else:
             after = self._state(state.generation + 1, descent.theta, baseline, entropy, master)
+        losses = self.loss.with_total(state.theta, state.shared, losses)
         return after, {**descent.metrics, **losses, **metrics, **best_programs.metrics(best)}
 
     def _without_update(self, state: State, best: Arrays) -> State:

@@ -160,13 +160,15 @@ PLAIN = "algorithm.optimizer={kind: none, learning_rate: 1.0}"
 
 
 def test_update_follows_the_mean_over_steps() -> None:
-    """(3 + 9) / (1 + 3) = 3; the losses are (4 + 4) / 4, (8 + 8) / 4 and (2 + 2) / 4."""
-    algorithm = built(PLAIN, "algorithm.gradient_clip=null")
+    """(3 + 9) / (1 + 3) = 3; the losses are (4 + 4) / 4, (8 + 8) / 4 and (2 + 2) / 4: 2 + 0.5 * 4 - 0.1 * 1."""
+    weights = ("algorithm.value_weight=0.5", "algorithm.entropy={start: 0.1}")
+    algorithm = built(PLAIN, "algorithm.gradient_clip=null", *weights)
     state = algorithm.initial()
     after, metrics = algorithm.tell(state, results(algorithm, (3.0, 1), (9.0, 3)))
     assert (state.theta - after.theta)[:2] == pytest.approx([3.0, 0.0])
     assert after.shared["value"].tolist() == state.shared["value"].tolist()
     assert [metrics[name] for name in ("policy_loss", "value_loss", "entropy")] == [2.0, 4.0, 1.0]
+    assert metrics["loss"] == pytest.approx(3.9)
     assert metrics["gradient_norm"] == pytest.approx(3.0)
 
 
