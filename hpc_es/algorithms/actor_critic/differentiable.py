@@ -145,7 +145,9 @@ def bandits_graph(
         episodes = (observations, actions, rewards, lives, tf.zeros_like(lives))
         return *loss_gradient(tf, network, loss, theta, value, beta, *episodes), actions, rewards
 
-    compiled: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]] = tf.function(of_tensors(tf, graph), jit_compile=True)
+    compiled: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]] = tf.function(
+        of_tensors(tf, graph), jit_compile=True
+    )
     return compiled
 
 
