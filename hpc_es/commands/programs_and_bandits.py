@@ -64,7 +64,9 @@ def _best_program(path: Path) -> tuple[str, JsonObject]:
     from hpc_es.programs.coding_cases import TASKS
     from hpc_es.storage.checkpoint import load
     from hpc_es.storage.checkpoint_directory import find
+    from hpc_es.storage.results import require_run
 
+    require_run(path)
     snapshot = load(find(path))
     if not best_programs.has_best_programs(snapshot.state.master):
         raise UserError(f"{path} is not a program search: expected the run of a program search, or --program TEXT")
