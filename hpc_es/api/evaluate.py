@@ -19,7 +19,6 @@ import numpy as np
 
 from hpc_es.algorithms.actor_critic.episodes import sampling_actor
 from hpc_es.config.registry import module, within_config_directory
-from hpc_es.config.resolved import parse_resolved
 from hpc_es.config.schema import USUAL_CHUNK, Config
 from hpc_es.core.data import INFO, Chunk, Jobs, JsonObject, Outcome, ProblemState, Rows, cut
 from hpc_es.core.errors import CheckpointError, UserError
@@ -35,9 +34,9 @@ from hpc_es.report.saved_policy import (
     Actions,
     StoredPolicy,
     check_snapshot,
+    read_evaluated,
     require_stochastic,
     single_episodes,
-    stored_policy,
 )
 from hpc_es.storage.checkpoint import is_full, load
 from hpc_es.storage.checkpoint_directory import BEST, DIRECTORY, Store
@@ -233,7 +232,7 @@ def snapshots(run: Path, trust: bool = False) -> list[str]:
 def prepare_all(run: Path, overridden: Changed, trust: bool = False) -> JsonObject:
     """Return, on rank 0, the argument of `evaluate_all`: paths, and the results of comparing native stepping."""
     paths = snapshots(run, trust)
-    task = overridden(_snapshot(Path(paths[0]), trust)).config.task
+    task = overridden(read_evaluated(Path(paths[0]), trust=trust)).config.task
     if getattr(task, "stepping", "") in {"auto", "native"}:
         single_episodes(task).close()
     return {"paths": paths, "differences": stepping_differences}
@@ -248,25 +247,14 @@ def evaluate_all(
     """
     stepping_differences.update(prepared["differences"])
     paths = prepared["paths"]
-    choose_device(world, overridden(_snapshot(Path(paths[0]), trust)).config)
+    choose_device(world, overridden(read_evaluated(Path(paths[0]), trust=trust)).config)
     own = {}
     for index in range(world.rank, len(paths), world.size):
-        source = overridden(_snapshot(Path(paths[index]), trust))
+        source = overridden(read_evaluated(Path(paths[index]), trust=trust))
         own[index] = {"snapshot": Path(paths[index]).name, **evaluate(source, asked)}
     gathered = world.allgather(np.frombuffer(json.dumps(own).encode(), np.uint8))
     rows = {int(index): row for part in gathered for index, row in json.loads(part.tobytes()).items()}
     return [rows[index] for index in range(len(paths))]
-
-
-def _snapshot(path: Path, trust: bool) -> StoredPolicy:
-    """Return the best theta of best.h5, or the last theta of another file."""
-    snapshot = load(path)
-    check_snapshot(path, snapshot, trust)  # again, because this may be another node
-    config = parse_resolved(snapshot.config_text)
-    is_measured = config.policy is not None or module("tasks", config.task.kind).OFFERS.measures_centre
-    if not is_measured or "theta" not in snapshot.state.shared:
-        raise CheckpointError(f"{path} has no policy; hpc-es inspect shows its content")
-    return stored_policy(path, snapshot, "best" if path.name == BEST and snapshot.best is not None else "last")
 
 
 def table(rows: Sequence[JsonObject]) -> str:

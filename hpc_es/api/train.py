@@ -208,6 +208,24 @@ class TrainingRun:
         with self._generators.exchanged(), restored_generators():
             return self._run.loss(sample)
 
+    def update(self, sample: Arrays) -> MetricsRow | None:
+        """Train one generation of `actor_critic` with data of your own; return its metrics.
+
+        `sample` has trajectories with the names, shapes and units of those that `after_train_step`
+        receives. The call takes the place of `next(run)`: the trajectories count as episodes of this
+        generation, and evaluations, limits, checkpoints and triggers are as usual. Under MPI every
+        rank calls it; only the sample on rank 0 matters. Other ranks return at the end of the run.
+        Returns None on these ranks, and if a limit has ended the run.
+
+        A resumed run continues exactly from its checkpoint, but its results then depend on the samples
+        that follow, which are not stored.
+
+        Raises UserError for other algorithms, asynchronous updates, after the end of the run, and for
+        arrays that are missing or have another shape.
+        """
+        self._run.learn_next(sample)
+        return next(self, None)
+
     def checkpoint(self) -> Path | None:
         """Write a checkpoint now and return its path, None on ranks other than 0; RunError if it cannot be written."""
         return self._run.checkpoint()

@@ -5,4 +5,8 @@
 imports what a command needs only when that command runs.
 """
 
+WHICH = (
+    "theta to use (default: of a run the one with the better evaluation, of best.h5 the best one, "
+    "of another checkpoint file that of its generation)"
+)
 TRUST = "run custom code (kinds, programs) that differs from the code that the checkpoint was trained with"

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpc_es.commands import TRUST
+from hpc_es.commands import TRUST, WHICH
 from hpc_es.core.arguments import seed, whole_number
 from hpc_es.core.errors import UserError
 
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from hpc_es.core.data import JsonObject
     from hpc_es.report.export import ExportOptions
     from hpc_es.report.saved_policy import StoredPolicy
-
-WHICH = "theta to use (default: the one with the better evaluation)"
 
 
 def add_eval_arguments(parser: argparse.ArgumentParser) -> None:
@@ -219,7 +217,6 @@ def _export_all(path: Path, folder: Path, options: ExportOptions) -> int:
     """Write one .keras file per checkpoint of a run, with the name of the checkpoint, and best.keras."""
     from hpc_es.api.evaluate import snapshots
     from hpc_es.report.export import SUFFIX, export
-    from hpc_es.storage.checkpoint_directory import BEST
 
     if options.which is not None:
         raise UserError("--all exports every checkpoint: leave --which out")
@@ -228,6 +225,6 @@ def _export_all(path: Path, folder: Path, options: ExportOptions) -> int:
     for snapshot in map(Path, snapshots(path, options.trust)):
         folder.mkdir(parents=True, exist_ok=True)
         file = folder / snapshot.with_suffix(SUFFIX).name
-        note = export(snapshot, file, dataclasses.replace(options, which="best" if snapshot.name == BEST else "last"))
+        note = export(snapshot, file, options)
         sys.stderr.write(f"{file} written{note and f'; {note}'}\n")
     return 0

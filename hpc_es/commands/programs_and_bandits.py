@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpc_es.commands import TRUST
+from hpc_es.commands import TRUST, WHICH
 from hpc_es.core.arguments import whole_number
 from hpc_es.core.errors import UserError
 
@@ -64,7 +64,9 @@ def _best_program(path: Path) -> tuple[str, JsonObject]:
     from hpc_es.programs.coding_cases import TASKS
     from hpc_es.storage.checkpoint import load
     from hpc_es.storage.checkpoint_directory import find
+    from hpc_es.storage.results import require_run
 
+    require_run(path)
     snapshot = load(find(path))
     if not best_programs.has_best_programs(snapshot.state.master):
         raise UserError(f"{path} is not a program search: expected the run of a program search, or --program TEXT")
@@ -155,8 +157,7 @@ def add_bandit_report_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--test-distribution", action="append", metavar="NAME", help=text)
     text = "pulls per episode (default: as in training)"
     parser.add_argument("--num-trials", type=int, metavar="N", help=text)
-    text = "theta to use (default: the one with the better evaluation)"
-    parser.add_argument("--which", choices=("best", "last"), help=text)
+    parser.add_argument("--which", choices=("best", "last"), help=WHICH)
     text = "how the policy acts (default: as in the evaluations of training)"
     parser.add_argument("--actions", choices=("sampled", "greedy"), help=text)
     parser.add_argument("--trust", action="store_true", help=TRUST)

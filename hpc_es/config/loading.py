@@ -17,6 +17,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from hpc_es.config import config_strings, registry, validation
+from hpc_es.config.notebook_config import read_config
 from hpc_es.config.options import Hint, OptionsClass, Row, field_hints, kinds_mark, markdown, options_class, rows
 from hpc_es.config.schema import Config
 from hpc_es.core.data import ConfigData, Json
@@ -206,13 +207,13 @@ def _is_tuning(data: ConfigData) -> bool:
 
 def _read(source: Path | str, overrides: Iterable[str]) -> tuple[ConfigData, str]:
     """Return the data of a file or config string, whose task may come from an override, and the stem of the file."""
-    from hpc_es.config.yaml_text import override, read_yaml  # imports yaml, which other ranks than 0 do not need
+    from hpc_es.config.yaml_text import override  # imports yaml, which other ranks than 0 do not need
 
     if isinstance(source, str) and config_strings.is_config_string(source):
         registry.make_importable()
         return config_strings.parse_config_string(source, override({}, overrides).get("task")), ""
     registry.make_importable(Path(source).parent)
-    return read_yaml(Path(source)), Path(source).stem
+    return read_config(Path(source)), Path(source).stem
 
 
 def table(source: Path | str | None = None, overrides: Iterable[str] = ()) -> str:

@@ -152,6 +152,9 @@ class Report:
 
     loggers: tuple[LoggerName, ...] = option("loggers that receive each row of the metrics too", ())
     tensorboard: bool = option("write TensorBoard event files, like tensorboard in loggers", False)
+    tensorboard_directory: Text | None = option(
+        "directory in which each run has a folder of event files, with its name; null: the run directory", None
+    )
     mlflow: Mlflow = option("options of the logger mlflow", default_factory=Mlflow)
     wandb: Wandb = option("options of the logger wandb", default_factory=Wandb)
     metrics_interval: Count = option(
@@ -201,6 +204,8 @@ class Report:
         """Yield (key, text) for options without effect."""
         if not self.export_interval:
             yield from unused(self, ("export_numbered",), "export_interval is 0, so nothing is exported")
+        if "tensorboard" not in self.all_loggers():
+            yield from unused(self, ("tensorboard_directory",), "tensorboard is not in report.loggers")
         for name, section in (("mlflow", self.mlflow), ("wandb", self.wandb)):
             if name not in self.loggers:
                 options = unused(section, vars(section), f"{name} is not in report.loggers")

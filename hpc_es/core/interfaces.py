@@ -36,6 +36,7 @@ from hpc_es.core.data import (
     Arrays,
     Chunk,
     Column,
+    Float32,
     Float64,
     FloatDtype,
     Jobs,
@@ -371,10 +372,23 @@ class GradientAlgorithm(Algorithm[Prepared], Protocol[Prepared]):
         """Return the data of all chunks of a generation, joined; requires `with_samples`; on rank 0."""
         ...
 
+    def gradient(self, state: State, results: Results[Prepared]) -> Float32:
+        """Return the gradient of the loss of a generation before clipping, float32[params]; on rank 0."""
+        ...
+
     def losses(self, state: State, results: Results[Prepared]) -> Mapping[str, float]:
         """Return the parts of the loss of a generation, and "loss", their weighted sum; on rank 0."""
         ...
 
     def sample_losses(self, state: State, sample: Arrays) -> Mapping[str, float]:
         """Return the losses of the data of `sample` under the parameters of this state; on rank 0."""
+        ...
+
+
+@runtime_checkable
+class LearnsFromSamples(GradientAlgorithm[Prepared], Protocol[Prepared]):
+    """An algorithm that can learn from data of the caller, for `run.update(sample)`."""
+
+    def results_of(self, state: State, sample: Arrays) -> Results[Prepared]:
+        """Return the results of a generation with the data of `sample`; UserError if these do not fit."""
         ...

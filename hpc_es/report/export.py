@@ -223,8 +223,10 @@ def export_vector(path: Path, output: Path, options: ExportOptions) -> None:
     from hpc_es.report.saved_policy import read_theta
     from hpc_es.storage.checkpoint import load
     from hpc_es.storage.checkpoint_directory import find
+    from hpc_es.storage.results import require_run
     from hpc_es.tasks.functions.problem import BestVector, has_best
 
+    require_run(path)
     newest = load(find(path))
     if has_best(newest.outcome):
         vector: Array = BestVector.from_arrays(newest.outcome).x

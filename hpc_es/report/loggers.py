@@ -10,6 +10,7 @@ import contextlib
 import errno
 import fcntl
 import io
+import itertools
 import json
 import math
 import os
@@ -107,8 +108,9 @@ def flat(data: JsonObject, prefix: str = "") -> dict[str, Param]:
 class TensorBoard:
     """TensorBoard: one scalar per metric, against generations and wall time.
 
-    Each session writes an event file into the run directory. TensorBoard reads all files of a directory as one run, and
-    drops the rows of earlier sessions from `first` on.
+    Each session writes an event file into the run directory, or into a folder of
+    `report.tensorboard_directory`, whose name is kept in checkpoints. TensorBoard reads all files of a
+    directory as one run, and drops the rows of earlier sessions from `first` on.
 
     Only the record writer of the tensorboard package is used. Its EventFileWriter imports TensorFlow if that is
     installed, which takes seconds and 500 MB, and raises the error of a full disk in a separate thread.
@@ -118,13 +120,20 @@ class TensorBoard:
     _records: Any
     _file: BinaryIO
 
+    def __init__(self, directory: str | None = None) -> None:
+        self._directory = directory
+
     def start(self, run: LoggedRun, run_id: str | None, first: int) -> Started:
         from tensorboard.compat.proto import event_pb2
         from tensorboard.summary.writer.record_writer import RecordWriter
 
         self._event = event_pb2.Event
-        has_rows = any(run.directory.glob("events.out.tfevents.*"))
-        self._file = _event_path(run.directory).open("xb")
+        folder = run.directory
+        if self._directory is not None:
+            folder = _own_folder(config_directory() / self._directory, run.name, run_id)
+            run_id = str(folder.relative_to(config_directory() / self._directory))
+        has_rows = any(folder.glob("events.out.tfevents.*"))
+        self._file = _event_path(folder).open("xb")
         self._records = RecordWriter(self._file)
         self._add(file_version="brain.Event:2")
         # TensorBoard drops nothing at the first START that it reads, so every session writes one.
@@ -161,6 +170,19 @@ class TensorBoard:
     def _add(self, **fields: Any) -> None:
         self._records.write(self._event(wall_time=time.time(), **fields).SerializeToString())
         self._records.flush()
+
+
+def _own_folder(directory: Path, name: str, run_id: str | None) -> Path:
+    """Create and return the folder of a run: that of its earlier sessions, else a new one of its name."""
+    if run_id is not None:
+        (directory / run_id).mkdir(parents=True, exist_ok=True)
+        return directory / run_id
+    for number in itertools.count(1):
+        folder = directory / (name if number == 1 else f"{name}-{number}")
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(parents=True)
+            break
+    return folder
 
 
 def _event_path(run_dir: Path) -> Path:
@@ -345,7 +367,7 @@ def _wandb_settings() -> JsonObject:
 
 LOGGERS: dict[str, Callable[[Report], Logger]] = {
     "mlflow": lambda report: MLflow(report.mlflow),
-    "tensorboard": lambda report: TensorBoard(),
+    "tensorboard": lambda report: TensorBoard(report.tensorboard_directory),
     "wandb": lambda report: WeightsAndBiases(report.wandb),
 }
 

@@ -154,14 +154,17 @@ def read_evaluated(path: Path, which: Which | None = None, trust: bool = False) 
 def read_theta(path: Path, which: Which | None = None, trust: bool = False) -> tuple[Path, Snapshot, Which]:
     """Return the file and checkpoint of a run or checkpoint that has the best or the last theta, and which of them.
 
-    If `which` is None, this is the better of both: the best theta by the evaluations during training, unless there was
-    no evaluation, or the final evaluation of a finished run gave the last theta a better result. The best theta of a
-    killed run may be newer than its newest numbered checkpoint.
+    If `which` is None, this is the best theta of a file best.h5 and the last theta of any other
+    file. For a run it is the better of both: the best theta by the evaluations during training,
+    unless there was no evaluation, or the final evaluation of a finished run gave the last theta a
+    better result. The best theta of a killed run may be newer than its newest numbered checkpoint.
 
     Raises CheckpointError without a valid checkpoint or theta, or for "best" without an evaluation; UserError if the
     user's code in the config has changed since the training, unless `trust`.
     """
     require_run(path)
+    if which is None and path.is_file():
+        which = "best" if path.name == BEST else "last"
     file = newest = find(path)
     last = snapshot = load(newest)
     check_snapshot(newest, last, trust)
@@ -349,9 +352,10 @@ def load_policy(
 ) -> LoadedPolicy:
     """Load the trained policy of a run directory or checkpoint file.
 
-    - `which`: "best" for the theta with the best evaluation during training, "last" for the newest one. None selects
-      the better of them: the last one if the final evaluation of a finished run gave it a higher return, or if there
-      was no evaluation.
+    - `which`: "best" for the theta with the best evaluation during training, "last" for the newest
+      one. None selects the better of them in a run: the last one if the final evaluation of a
+      finished run gave it a higher return, or if there was no evaluation. Of a checkpoint file, None
+      selects the theta of its generation, and of best.h5 the best one.
     - `trust`: import custom code (kinds, environments, wrappers) even if its source has changed since the training.
     - `env`: the environment in which the policy acts. "unwrapped" is `gymnasium.make(env_id)` itself; the policy
       applies `task.wrappers` to observations and actions. "wrapped" is the environment with these wrappers. `make_env`

@@ -189,7 +189,8 @@ class ObservationNormalization:
         if not self.enabled:
             yield from unused(self, ("probability", "clip", "deviation", "unit"), "enabled is false")
         elif not self.probability:
-            yield "probability", "is 0: no observations are added, so mean and deviation stay 0 and 1 (try 0.01)"
+            text = "so mean and deviation stay 0 and 1, or those of policy.init_observations (try 0.01)"
+            yield "probability", f"is 0: no observations are added, {text}"
 
 
 def refuse_normalization(normalization: ObservationNormalization) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import shutil
 import sys
 from collections.abc import Sequence
+from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ from hpc_es.core.global_generators import restored_generators
 from hpc_es.core.interfaces import AnyAlgorithm, AnyProblem, Problem, Task, VectorProblem
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.core.policy import Policy
-from hpc_es.core.population import unperturbed
+from hpc_es.core.population import Layout, unperturbed
 from hpc_es.policies.network import NetworkPolicy
 from hpc_es.tasks.episodes.environments import hidden_state_difference
 from hpc_es.tasks.episodes.task import Episodes
@@ -37,6 +38,7 @@ from hpc_es.training.compatibility import (
 from hpc_es.training.init_from import apply_optimizer, mismatches
 
 PROBE_STEPS = 200
+LAYERS = 60  # parts of a parameter vector in its table
 ROWS = 2  # of the batch with which a custom policy is tested
 
 
@@ -76,13 +78,7 @@ def check(config: Config, ranks: int | None = None, output: Path | None = None, 
             _check_call(config, problem)
     problems.raise_any()
     lines = [f"config is valid: {config.name}"]
-    if task.spaces is not None:
-        actions = task.spaces.actions
-        kind = f"Box of {len(actions.low)}" if isinstance(actions, Box) else str(actions)
-        size = f", parameters {policy.layout.size:,}" if policy else ""
-        lines.append(f"  observations {task.spaces.observations}, actions {kind}{size}")
-    elif offers(config).values:
-        lines.append(f"  objective {task.name}, of {problem.size:,} numbers")
+    lines += _searched_lines(config, task, policy, problem)
     lines += [f"  {line}" for line in getattr(task, "check_lines", ())]
     lines += _noise_lines(config, problem, policy) if needs(config).noise else []
     lines.append(f"  chunks: {chunks(config, problem)}")
@@ -97,6 +93,34 @@ def check(config: Config, ranks: int | None = None, output: Path | None = None, 
     lines += [f"WARNING: {warning}" for warning in warned]
     sys.stdout.write("\n".join(lines) + "\n")  # at once, as `| head` may be behind it
     return 0
+
+
+def _searched_lines(config: Config, task: Task, policy: Policy | None, problem: AnyProblem) -> list[str]:
+    """Return observations, actions and parameters of a policy, or the size of another vector."""
+    lines = []
+    if task.spaces is not None:
+        actions = task.spaces.actions
+        kind = f"Box of {len(actions.low)}" if isinstance(actions, Box) else str(actions)
+        size = f", parameters {policy.layout.size:,}" if policy else ""
+        lines.append(f"  observations {task.spaces.observations}, actions {kind}{size}")
+    elif offers(config).values:
+        lines.append(f"  objective {task.name}, of {problem.size:,} numbers")  # type: ignore[union-attr]
+    if policy is not None:
+        lines += layer_lines(policy.layout)
+    elif offers(config).values:
+        lines += layer_lines(problem.layout)  # type: ignore[union-attr]
+    return lines
+
+
+def layer_lines(layout: Layout) -> list[str]:
+    """Return a table of the parts of a parameter vector: names, shapes and sizes; [] for a single part."""
+    if len(layout.shapes) < 2:
+        return []
+    rows = [(name, str(list(shape)), f"{prod(shape):,}") for name, shape in layout.shapes.items()]
+    hidden = rows[LAYERS:]
+    widths = [max(map(len, column)) for column in zip(*rows[:LAYERS], strict=True)]
+    lines = [f"    {name:{widths[0]}}  {shape:{widths[1]}}  {size:>{widths[2]}}" for name, shape, size in rows[:LAYERS]]
+    return [*lines, *([f"    and {len(hidden)} more"] if hidden else [])]
 
 
 def _noise_lines(config: Config, problem: VectorProblem, policy: Policy | None) -> list[str]:

@@ -70,11 +70,14 @@ def _read(key: str, path: str, policy: Policy | None, kind: str = "") -> State:
 
 def _state(path: str, policy: Policy | None, kind: str) -> State:
     from hpc_es.storage.checkpoint import load
-    from hpc_es.storage.checkpoint_directory import find
+    from hpc_es.storage.checkpoint_directory import BEST, find
     from hpc_es.storage.keras_file import is_keras_file, read_layers
 
     if not is_keras_file(Path(path)):
-        return load(find(Path(path))).state
+        snapshot = load(find(Path(path)))
+        if Path(path).name == BEST and snapshot.best is not None:
+            return replace(snapshot.state, shared=snapshot.best.shared)
+        return snapshot.state
     layers = read_layers(Path(path))
     shared: dict[str, Array] = {}
     if policy is not None:

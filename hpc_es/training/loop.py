@@ -33,6 +33,7 @@ from hpc_es.training.executors import Executor, MpiExecutor, Rank0Alone, SerialE
 from hpc_es.training.failure import give_up, report_failure
 from hpc_es.training.found import CentreEvaluation
 from hpc_es.training.generation import (
+    HEADER,
     Evaluated,
     Generation,
     MetricsRow,
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
 
 AfterTrainStep = Callable[[Arrays, Mapping[str, float]], object]  # called with (sample, loss)
 
-RUN, EVALUATE, STOP, FAIL, REPLAY = 0, 1, 2, 3, 4  # commands of rank 0
+RUN, EVALUATE, STOP, FAIL, REPLAY, LEARN = 0, 1, 2, 3, 4, 5  # commands of rank 0
 OVERWRITTEN = 1 << 22  # parameters of theta from which updates overwrite theta and the optimizer's slots
 
 
@@ -110,6 +111,7 @@ class Training:
         self._started = 0.0  # when the current generation, including its command, started
         self._failure = ""  # rank 0: why the run has failed
         self.final: dict[str, float] = {}  # rank 0: results of the final evaluation
+        self.callers_results: Results[object] | None = None  # rank 0: of the next generation, from a sample
 
     def _new_work(self) -> Work:
         mpi = self.config.mpi
@@ -175,6 +177,9 @@ class Training:
                 command = self._broadcast_command(command)
             if command == REPLAY:
                 self._replay()
+            elif command == LEARN:
+                self._trained = True
+                yield from self._learn_from_caller()
             elif command == RUN:
                 self._trained = True
                 if self.parts.delay_line is not None:
@@ -197,7 +202,7 @@ class Training:
             self._failure = self._failure_reason()
             if self._failure:
                 return FAIL
-        return STOP if is_over else RUN
+        return STOP if is_over else RUN if self.callers_results is None else LEARN
 
     def _stop_reason(self) -> str | None:
         """Rank 0: return the limit that was reached, or why the algorithm has finished, or None."""
@@ -292,6 +297,21 @@ class Training:
             if not alone.is_next(True, metrics, evaluated):
                 return
 
+    def _learn_from_caller(self) -> Iterator[MetricsRow]:
+        """Run one generation with `callers_results` in place of its jobs; all ranks evaluate if it is due."""
+        evaluation = np.zeros(0, self.parts.row)
+        if due := self._evaluations.due(self.state.generation):
+            evaluation = self._executor.run(self._new_generation(due, train=False)).evaluation
+        if self.writer is None:
+            return
+        assert self.callers_results is not None
+        results, self.callers_results = self.callers_results, None
+        self._interrupted = bool(self.signals())
+        with self._failing_everywhere():
+            evaluated = Evaluated(np.zeros(self.world.size, HEADER), results, evaluation)
+            metrics = self._complete(evaluated, self._executor, self._started)
+        yield metrics
+
     def _units(self, evaluated: Evaluated, measured: State) -> Sequence[Arrays]:
         """Return the updates of the problem's state in a generation, by unit."""
         problem = self.parts.problem
@@ -339,7 +359,8 @@ class Training:
         update = update or self._updated(before, results, units)
         self.state = update.state
         if self.after_train_step is not None and isinstance(algorithm, GradientAlgorithm):
-            self.after_train_step(algorithm.sample(results), algorithm.losses(before, results))
+            sample = {**algorithm.sample(results), "gradient": algorithm.gradient(before, results)}
+            self.after_train_step(sample, algorithm.losses(before, results))
         executor.clock.add("update", update_started)
         metrics = metrics_row(
             problem,

@@ -21,7 +21,7 @@ import numpy as np
 from hpc_es.config.schema import Config
 from hpc_es.core.data import Array, Arrays, JsonObject, State, dataclass
 from hpc_es.core.errors import LaunchError, Problems, RunFailedError, UserError
-from hpc_es.core.interfaces import AnyAlgorithm, GradientAlgorithm, RunContext
+from hpc_es.core.interfaces import AnyAlgorithm, GradientAlgorithm, LearnsFromSamples, RunContext
 from hpc_es.core.machine import stepping_differences
 from hpc_es.core.quiet import quiet_stderr
 from hpc_es.core.rank_output import RankLog
@@ -327,6 +327,20 @@ class Run:
         if getattr(self.config.algorithm, "update_every", None) is not None:
             raise UserError("with algorithm.update_every the next batch depends on the last one: pass loss() a sample")
         return algorithm.losses(self.state, self.training.next_batch())
+
+    def learn_next(self, sample: Arrays) -> None:
+        """Rank 0: let the next generation learn from a sample; UserError if it cannot. Other ranks do nothing."""
+        if self.world.rank:
+            return
+        require_gradient(self.config, "update()")
+        algorithm = gradient_algorithm(self._parts.algorithm)
+        if not isinstance(algorithm, LearnsFromSamples):
+            raise UserError(f"algorithm.kind is {self.config.algorithm.kind!r}, expected 'actor_critic' for update()")
+        if getattr(self.config.algorithm, "updates", "") == "asynchronous":
+            raise UserError("algorithm.updates is 'asynchronous', expected 'synchronous' for update()")
+        if not self._is_open:
+            raise UserError("the run has ended: update() needs a run in progress")
+        self.training.callers_results = algorithm.results_of(self.state, sample)
 
     def checkpoint(self) -> Path | None:
         """Save the last finished generation now; return the file, None on ranks other than 0. RunError."""

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 
 from hpc_es.config import config_strings, registry, validation
 from hpc_es.config.loading import validate
+from hpc_es.config.notebook_config import read_config
 from hpc_es.config.options import Count, Limits, option, options
 from hpc_es.config.resolved import resolved
 from hpc_es.config.schema import Config
@@ -266,7 +267,7 @@ def _base(path: Path, name: object) -> tuple[ConfigData, str | None, list[Config
     registry.make_importable(path.parent, directory)
     try:
         return (
-            (config_strings.parse_config_string(name) if is_string else read_yaml(path.parent / name)),
+            (config_strings.parse_config_string(name) if is_string else read_config(path.parent / name)),
             str(directory),
             [],
         )

@@ -90,3 +90,9 @@ def test_invalid_arguments_of_run_program_are_refused(
         )
     )
     assert "is not a program search" in run_program(capsys, str(tmp_path / "run"), status=2)[1]
+
+
+def test_repetitions_are_listed_instead_of_a_search(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "many" / "repetition_0001").mkdir(parents=True)
+    _, err = run_program(capsys, str(tmp_path / "many"), status=2)
+    assert "expected one run: name a repetition" in err and "repetition_0001" in err

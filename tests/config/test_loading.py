@@ -259,8 +259,9 @@ ENV_ID = (
         ("sigma=1", "unknown key 'sigma'; did you mean 'algorithm.sigma'?"),
         (
             "report.xyz=1",
-            "unknown key 'report.xyz'; valid keys are 'loggers', 'tensorboard', 'mlflow', 'wandb', 'metrics_interval', "
-            "'columns', 'info', 'rank_logs', 'profile', 'plot_interval_seconds', 'export_interval', 'export_numbered'",
+            "unknown key 'report.xyz'; valid keys are 'loggers', 'tensorboard', 'tensorboard_directory', 'mlflow', "
+            "'wandb', 'metrics_interval', 'columns', 'info', 'rank_logs', 'profile', 'plot_interval_seconds', "
+            "'export_interval', 'export_numbered'",
         ),
         ("algorithm.optimizer.beta=0", "unknown key 'algorithm.optimizer.beta'; did you mean 'beta2'?"),
         ("seed=true", f"{SEED} true"),

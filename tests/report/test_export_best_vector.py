@@ -17,6 +17,7 @@ import hpc_es
 from hpc_es import cli
 from hpc_es.core.errors import CheckpointError
 from hpc_es.report.curves import load
+from hpc_es.report.export import ExportOptions, export_vector
 from hpc_es.report.plot import figure, grouped, plot
 from hpc_es.report.saved_policy import load_policy
 from hpc_es.storage.metrics_log import MetricsLog
@@ -267,3 +268,9 @@ def test_check_describes_the_search_space(created: Created, tmp_path: Path, caps
     )
     assert cli.run(["check", str(config)]) == 0
     assert "objective report_model:power, of 7 numbers" in capsys.readouterr().out
+
+
+def test_repetitions_are_listed_instead_of_an_export(tmp_path: Path) -> None:
+    (tmp_path / "many" / "repetition_0001").mkdir(parents=True)
+    with pytest.raises(CheckpointError, match="expected one run: name a repetition"):
+        export_vector(tmp_path / "many", tmp_path / "best.npy", ExportOptions())

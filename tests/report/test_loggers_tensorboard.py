@@ -94,6 +94,24 @@ def test_missing_rows_of_new_and_used_tensorboard_directories(tmp_path: Path) ->
     assert TensorBoard().start(run, None, 3) == Started(None, 3)
 
 
+def test_runs_share_a_directory_of_event_files_with_a_folder_each(tmp_path: Path) -> None:
+    """Each session of a run finds its folder by the id in the checkpoint, also if two runs have the same name."""
+    pytest.importorskip("tensorboard")
+    ids = []
+    for value in (1.0, 2.0):
+        logger = TensorBoard(str(tmp_path))
+        ids.append(logger.start(LoggedRun(tmp_path / "no", "a/r", {}), None, 0).run_id)
+        logger.write({"generation": 0, "return_mean": value})
+        logger.close("interrupted")
+    assert ids == ["a/r", "a/r-2"]
+    again = TensorBoard(str(tmp_path))
+    assert again.start(LoggedRun(tmp_path / "no", "a/r", {}), "a/r-2", 1) == Started("a/r-2", 1)
+    again.write({"generation": 1, "return_mean": 3.0})
+    again.close("finished")
+    assert scalars(tmp_path / "a/r", "return/mean") == [(0, 1.0)]
+    assert scalars(tmp_path / "a/r-2", "return/mean") == [(0, 2.0), (1, 3.0)]
+
+
 def test_tensorboard_logger_does_not_import_tensorflow(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     program = (

@@ -161,6 +161,19 @@ def test_load_policy_accepts_a_checkpoint_file(tmp_path: Path) -> None:
     assert read_policy(file).path == file
 
 
+def test_checkpoint_file_is_the_theta_of_its_generation_and_best_the_best_one() -> None:
+    path = run(env("Reach"))
+    folder, best = path / "checkpoints", best_of(path)
+    named = {item: read_policy(folder / item) for item in ("checkpoint_0000000002.h5", "best.h5")}
+    last = named["checkpoint_0000000002.h5"]
+    assert (last.which, last.generation, named["best.h5"].which) == ("last", 2, "best")
+    np.testing.assert_array_equal(last.theta, snapshot(path).state.theta)
+    np.testing.assert_array_equal(named["best.h5"].theta, best.shared["theta"])
+    assert (last.theta != named["best.h5"].theta).any()
+    asked = read_policy(folder / "checkpoint_0000000002.h5", "best")
+    assert (asked.which, asked.generation) == ("best", best.generation)
+
+
 @pytest.mark.parametrize("shape", [(), (4,), (2, 4), (1, 1, 3), (0,)])
 def test_observations_of_another_shape_are_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match=r"expected an observation of shape \(3,\)"):

@@ -17,6 +17,7 @@ from hpc_es.config.yaml_text import override
 from hpc_es.core.data import Array, Box, Float32, ProblemState, Spaces, State, flat_observations
 from hpc_es.core.errors import UserError
 from hpc_es.policies.networks.keras_models import MODELS, normaliser_of, value_of
+from hpc_es.storage.checkpoint import load
 from hpc_es.storage.keras_file import is_keras_file, read_layers
 from hpc_es.tasks.observation_statistics import Deviations, Moments
 from hpc_es.tasks.problems import statistics_state
@@ -50,6 +51,16 @@ def test_init_from_copies_theta_and_problem_state_but_not_the_optimizer() -> Non
     assert result.generation == 0
     assert result.shared["theta"].tolist() == [5, 5] and result.shared["observation_mean"].tolist() == [5, 5, 5]
     assert result.master["observation_count"] == 7 and result.master["adam_m"].tolist() == [0, 0]
+
+
+def test_best_file_gives_the_best_theta_and_the_statistics_it_was_evaluated_with(tmp_path: Path) -> None:
+    path = run(*REACH, *NORMALISED) / "checkpoints" / "best.h5"
+    snapshot_of_best = load(path)
+    assert snapshot_of_best.best is not None
+    result = started(tmp_path / "next", path, *NORMALISED)
+    for name in ("theta", "observation_mean", "observation_std"):
+        np.testing.assert_array_equal(result.shared[name], snapshot_of_best.best.shared[name])
+    assert (result.theta != snapshot_of_best.state.theta).any()
 
 
 def test_parts_missing_in_the_source_keep_their_initial_values() -> None:

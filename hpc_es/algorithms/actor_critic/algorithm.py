@@ -21,6 +21,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from hpc_es.algorithms.actor_critic.episodes import (
     MEMORY,
@@ -47,6 +48,7 @@ from hpc_es.core.data import (
     Box,
     Chunk,
     Discrete,
+    Float32,
     Float64,
     Json,
     Outcome,
@@ -465,8 +467,7 @@ class ActorCritic(Strategy[None]):
 
     def tell(self, state: State, results: Results[None]) -> tuple[State, Mapping[str, float]]:
         """Take an optimizer step along the mean gradient over the steps of all episodes that did not fail."""
-        succeeded = ~np.isnan(results.rows["return_"])
-        steps = int(results.rows["length"][succeeded].sum())
+        steps = _steps_of(results)
         counts = self._counts(
             int(state.shared.get(EPISODES, 0)) + len(finished_episodes(results.rows)),
             int(state.shared.get(TIMESTEPS, 0)) + int(results.rows["length"].sum()),
@@ -475,16 +476,14 @@ class ActorCritic(Strategy[None]):
             counts = {**counts, LANES: np.concatenate([arrays[LANES] for arrays in results.chunk_arrays])}
         if not steps:
             return State(state.generation + 1, {**state.shared, **counts}, state.master), {}
-        gradients = [
-            {optimizers.GRADIENT: arrays[optimizers.GRADIENT] / np.float32(steps)} for arrays in results.chunk_arrays
-        ]
+        gradients = _mean_gradients(results, steps)
         weights = np.concatenate([state.theta, state.shared["value"]])
         options = self.options
         descent = optimizers.descend(options.optimizer, weights, state.master, gradients, options.gradient_clip)
         theta, value = np.split(descent.theta, [self.policy.layout.size])
         metrics = {
             **descent.metrics,
-            **self._mean_losses(results.chunk_arrays, steps),
+            **self._with_total(state, self._mean_losses(results.chunk_arrays, steps)),
             "entropy_weight": self.beta(state),
         }
         return State(state.generation + 1, {"theta": theta, "value": value, **counts}, descent.slots), metrics
@@ -503,9 +502,15 @@ class ActorCritic(Strategy[None]):
         ]
         return concatenated([chunk for chunk in chunks if chunk])
 
+    def gradient(self, state: State, results: Results[None]) -> Float32:
+        """Return the mean gradient over steps of theta and the value, 0 if every job failed."""
+        weights = np.concatenate([state.theta, state.shared["value"]])
+        steps = _steps_of(results)
+        return optimizers.total_gradient(weights, _mean_gradients(results, steps) if steps else [])
+
     def losses(self, state: State, results: Results[None]) -> Mapping[str, float]:
         """Return policy_loss, value_loss and entropy, means over steps, and loss; {} if every job failed."""
-        steps = int(results.rows["length"][~np.isnan(results.rows["return_"])].sum())
+        steps = _steps_of(results)
         return self._with_total(state, self._mean_losses(results.chunk_arrays, steps)) if steps else {}
 
     def _with_total(self, state: State, losses: dict[str, float]) -> dict[str, float]:
@@ -514,16 +519,53 @@ class ActorCritic(Strategy[None]):
 
     def sample_losses(self, state: State, sample: Arrays) -> Mapping[str, float]:
         """Return the losses of the trajectories of `sample`; raises UserError if one of TRAJECTORIES is missing."""
+        recorded, memory = self._trajectories(sample)
+        arrays = self._gradient(state, recorded, memory or None)
+        return self._with_total(state, self._mean_losses([arrays], int(recorded.lives.sum())))
+
+    def results_of(self, state: State, sample: Arrays) -> Results[None]:
+        """Return the results of a generation whose episodes are the trajectories of `sample`.
+
+        Raises UserError if one of TRAJECTORIES is missing or has another shape.
+        """
+        recorded, memory = self._trajectories(sample)
+        rows = np.zeros(recorded.actions.shape[1], row_dtype((*self.problem.columns, EPISODE_LENGTH)))
+        rows["return_"] = recorded.rewards.sum(axis=0, dtype=np.float64)
+        rows["sign_return"] = np.sign(recorded.rewards).sum(axis=0)
+        rows["length"] = rows[EPISODE_LENGTH.name] = recorded.lives.sum(axis=0)
+        if INFO in (rows.dtype.names or ()):
+            rows[INFO] = np.nan
+        arrays = self._gradient(state, recorded, memory or None) | self._sample(recorded, memory)
+        return Results(rows, [arrays | ({LANES: state.shared[LANES]} if self._stores_lanes else {})])
+
+    def _trajectories(self, sample: Arrays) -> tuple[Trajectories, list[Array]]:
+        """Return the trajectories of a sample and the initial memory, [] at the start of episodes; UserError."""
         if missing := [name for name in TRAJECTORIES if name not in sample]:
             raise UserError(f"the sample has no {missing[0]!r}: expected one as after_train_step gets it")
-        recorded = Trajectories(*[sample[name] for name in TRAJECTORIES])
-        memory = [sample[name] for name in sample if name.startswith(MEMORY)]
-        arrays = self._gradient(state, recorded, memory or None)
-        return self._with_total(state, self._mean_losses([arrays], int(sample["lives"].sum())))
+        shape, spec = np.shape(sample["rewards"]), self.problem.spaces.observations
+        for name in TRAJECTORIES:
+            expected = (*shape, *spec.shape) if name == "inputs" else shape
+            if len(shape) != 2 or np.shape(sample[name]) != expected:
+                text = f"the sample's {name!r} have the shape {list(np.shape(sample[name]))}: expected"
+                axes = ", ".join(["steps", "episodes", *map(str, spec.shape if name == "inputs" else ())])
+                raise UserError(f"{text} [{axes}], with the same steps and episodes as 'rewards'")
+        dtypes: tuple[npt.DTypeLike, ...] = (spec.dtype, np.int32, np.float32, np.float32, np.float32)
+        arrays = [np.asarray(sample[name], dtype) for name, dtype in zip(TRAJECTORIES, dtypes, strict=True)]
+        return Trajectories(*arrays), [sample[name] for name in sample if name.startswith(MEMORY)]
 
     def summary(self, state: State) -> Mapping[str, Json]:
         """Return the current weight of the entropy."""
         return {"entropy_weight": self.beta(state)}
+
+
+def _steps_of(results: Results[None]) -> int:
+    """Return the number of steps of all episodes that did not fail."""
+    return int(results.rows["length"][~np.isnan(results.rows["return_"])].sum())
+
+
+def _mean_gradients(results: Results[None], steps: int) -> list[Arrays]:
+    """Return the share of each chunk in the mean gradient over this number of steps."""
+    return [{optimizers.GRADIENT: arrays[optimizers.GRADIENT] / np.float32(steps)} for arrays in results.chunk_arrays]
 
 
 def _last_image(recorded: Trajectories, chunk: Chunk) -> dict[str, Array]:

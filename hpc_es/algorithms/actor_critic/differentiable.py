@@ -74,6 +74,19 @@ class GraphPolicy:
         return gradient.numpy(), sums.numpy().astype(np.float64), actions.numpy(), rewards.numpy()
 
 
+def of_tensors(tf: ModuleType, graph: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Return the function with arguments converted to tensors.
+
+    A compiled graph gets tensors anyway. After `tf.config.run_functions_eagerly(True)` of the user
+    it is called with NumPy arrays, which a GradientTape refuses.
+    """
+
+    def converting(*arguments: Tensor) -> Tensor:
+        return graph(*tf.nest.map_structure(tf.convert_to_tensor, arguments))
+
+    return converting
+
+
 # Graphs of `mlp` and `lstm`
 
 
@@ -91,7 +104,7 @@ def episodes_graph(network: DifferentiableNetwork, loss: Loss) -> Callable[..., 
     def graph(*arguments: Tensor) -> Tensor:
         return loss_gradient(tf, network, loss, *arguments)
 
-    compiled: Callable[..., tuple[Tensor, Tensor]] = tf.function(graph, jit_compile=True)
+    compiled: Callable[..., tuple[Tensor, Tensor]] = tf.function(of_tensors(tf, graph), jit_compile=True)
     return compiled
 
 
@@ -108,7 +121,7 @@ def segments_graph(network: DifferentiableNetwork, loss: Loss) -> Callable[..., 
         pairs = tuple((layer[:, 0], layer[:, 1]) for layer in memory)
         return loss_gradient(tf, network, loss, theta, value, beta, *episodes, memory=pairs)
 
-    compiled: Callable[..., tuple[Tensor, Tensor]] = tf.function(graph, jit_compile=True)
+    compiled: Callable[..., tuple[Tensor, Tensor]] = tf.function(of_tensors(tf, graph), jit_compile=True)
     return compiled
 
 
@@ -132,7 +145,9 @@ def bandits_graph(
         episodes = (observations, actions, rewards, lives, tf.zeros_like(lives))
         return *loss_gradient(tf, network, loss, theta, value, beta, *episodes), actions, rewards
 
-    compiled: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]] = tf.function(graph, jit_compile=True)
+    compiled: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]] = tf.function(
+        of_tensors(tf, graph), jit_compile=True
+    )
     return compiled
 
 
@@ -301,7 +316,7 @@ class TensorFlowPolicy:
             def graph(*arguments: Tensor) -> tuple[Tensor, Tensor]:
                 return self._loss_gradient(loss, *arguments)
 
-            self._compiled[loss] = compiled_for(self._tf, graph, *arguments)
+            self._compiled[loss] = compiled_for(self._tf, of_tensors(self._tf, graph), *arguments)
         gradient, sums = self._compiled[loss](*arguments)
         return gradient.numpy(), sums.numpy().astype(np.float64)
 

@@ -231,6 +231,14 @@ class Descent:
     metrics: Mapping[str, float]
 
 
+def total_gradient(theta: Float32, chunks: Sequence[Arrays]) -> Float32:
+    """Return the sum of the gradients of the chunks in their order, float32[params]."""
+    total = np.zeros_like(theta)
+    for arrays in chunks:
+        total += arrays[GRADIENT]
+    return total
+
+
 def descend(options: Options, theta: Float32, slots: Arrays, chunks: Sequence[Arrays], clip: float | None) -> Descent:
     """Take a step from theta, float32[params], against the sum of the gradients of the chunks.
 
@@ -238,9 +246,7 @@ def descend(options: Options, theta: Float32, slots: Arrays, chunks: Sequence[Ar
     of jobs of the whole batch. The sum, in chunk order, does not depend on the number of ranks. It is clipped to the
     norm `clip`. Raises RunError if it is not finite.
     """
-    total = np.zeros_like(theta)
-    for arrays in chunks:
-        total += arrays[GRADIENT]
+    total = total_gradient(theta, chunks)
     gradient_norm = norm(total)
     if not np.isfinite(gradient_norm):
         raise RunError("the gradient is not finite: try a lower learning rate or a lower gradient clip")

@@ -28,9 +28,9 @@ from typing import Literal
 import numpy as np
 
 from hpc_es.algorithms.common import optimizers
-from hpc_es.algorithms.common.optimizers import descend
+from hpc_es.algorithms.common.optimizers import descend, total_gradient
 from hpc_es.algorithms.common.strategy import Strategy
-from hpc_es.core.data import Array, Arrays, Chunk, Float64, Json, Outcome, Poll, Results, Rows, State, cut
+from hpc_es.core.data import Array, Arrays, Chunk, Float32, Float64, Json, Outcome, Poll, Results, Rows, State, cut
 from hpc_es.core.errors import UserError
 from hpc_es.core.interfaces import Needs, ProgramProblem
 from hpc_es.core.keys import Purpose
@@ -263,6 +263,7 @@ class PolicyGradient(Strategy[None]):
             after = self._restarted(state.generation + 1, {**best, "restarts": master["restarts"] + np.int64(1)})
         else:
             after = self._state(state.generation + 1, descent.theta, baseline, entropy, master)
+        losses = self.loss.with_total(state.theta, state.shared, losses)
         return after, {**descent.metrics, **losses, **metrics, **best_programs.metrics(best)}
 
     def _without_update(self, state: State, best: Arrays) -> State:
@@ -279,6 +280,12 @@ class PolicyGradient(Strategy[None]):
         """Return the programs of the batch, tokens uint8[programs, length], and their rewards, float64[programs]."""
         tokens = np.concatenate([arrays["tokens"] for arrays in results.chunk_arrays])
         return {"tokens": tokens, "rewards": results.rows["return_"].astype(np.float64)}
+
+    def gradient(self, state: State, results: Results[None]) -> Float32:
+        """Return the gradient of the loss, with replayed and imitated programs; 0 if every program failed."""
+        succeeded = bool((~np.isnan(results.rows["return_"])).any())
+        gradients = self.loss.gradients(state.theta, results.chunk_arrays)[0] if succeeded else []
+        return total_gradient(state.theta, gradients)
 
     def losses(self, state: State, results: Results[None]) -> Mapping[str, float]:
         """Return the loss terms as in the metrics, and loss, including replayed and imitated programs.

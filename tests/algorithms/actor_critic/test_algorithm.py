@@ -160,13 +160,15 @@ PLAIN = "algorithm.optimizer={kind: none, learning_rate: 1.0}"
 
 
 def test_update_follows_the_mean_over_steps() -> None:
-    """(3 + 9) / (1 + 3) = 3; the losses are (4 + 4) / 4, (8 + 8) / 4 and (2 + 2) / 4."""
-    algorithm = built(PLAIN, "algorithm.gradient_clip=null")
+    """(3 + 9) / (1 + 3) = 3; the losses are (4 + 4) / 4, (8 + 8) / 4 and (2 + 2) / 4: 2 + 0.5 * 4 - 0.1 * 1."""
+    weights = ("algorithm.value_weight=0.5", "algorithm.entropy={start: 0.1}")
+    algorithm = built(PLAIN, "algorithm.gradient_clip=null", *weights)
     state = algorithm.initial()
     after, metrics = algorithm.tell(state, results(algorithm, (3.0, 1), (9.0, 3)))
     assert (state.theta - after.theta)[:2] == pytest.approx([3.0, 0.0])
     assert after.shared["value"].tolist() == state.shared["value"].tolist()
     assert [metrics[name] for name in ("policy_loss", "value_loss", "entropy")] == [2.0, 4.0, 1.0]
+    assert metrics["loss"] == pytest.approx(3.9)
     assert metrics["gradient_norm"] == pytest.approx(3.0)
 
 
@@ -218,6 +220,61 @@ def test_samples_of_segments_include_the_initial_memory(tmp_path: Path) -> None:
                 run.loss()
     assert sample["memory/0"].shape == (6, 2, 4) and np.abs(sample["memory/0"]).max() > 0
     assert sample["inputs"].shape == (6, 6, 4)
+
+
+@pytest.mark.parametrize("name", [pytest.param("bandits", marks=pytest.mark.long), "episodes"])
+def test_learning_from_samples_of_a_run_repeats_it(name: str, tmp_path: Path) -> None:
+    """Also if it is interrupted after two of four updates; evaluations are those of the run."""
+    overrides = (*SAMPLED[name], "algorithm.gae_lambda=0.9", "stop.generations=4", "mpi.chunk_size=6")
+    samples: list[Any] = []
+    rows = list(
+        hpc_es.train(config(*overrides), tmp_path / "run", after_train_step=lambda sample, _: samples.append(sample))
+    )
+    expected = runs.newest(tmp_path / "run").state
+    for sample, row in zip(samples, rows, strict=True):
+        assert np.linalg.norm(sample["gradient"]) == pytest.approx(row["gradient_norm"], rel=1e-5)
+    again: list[Any] = []
+    for first, last in ((0, 2), (2, 4)):
+        with hpc_es.train(config(*overrides), tmp_path / "again") as run:
+            again += [run.update(sample) for sample in samples[first:last]]
+    with hpc_es.train(config(*overrides), tmp_path / "at once") as run:
+        for sample in samples:
+            run.update(sample)
+    result = runs.newest(tmp_path / "again")
+    assert result.state.theta.tobytes() == runs.newest(tmp_path / "at once").state.theta.tobytes()
+    np.testing.assert_allclose(result.state.theta, expected.theta, atol=1e-5)  # of another graph for bandits
+    same = ("generation", "return_mean", "length_mean", "evaluation_return_mean", "timesteps_total")
+    assert [[row[key] for key in same] for row in again] == [[row[key] for key in same] for row in rows]
+    assert [row["loss"] for row in again] == pytest.approx([row["loss"] for row in rows], rel=1e-4)
+    assert result.counters["episodes"] == 4 * 6
+
+
+def test_updates_with_samples_and_own_episodes_alternate(tmp_path: Path) -> None:
+    """A run that has ended by a limit returns None once, and refuses further samples."""
+    samples: list[Any] = []
+    short = config(*SAMPLED["episodes"], "stop.generations=3")
+    with hpc_es.train(short, tmp_path, after_train_step=lambda *all: samples.append(all)) as run:
+        for row in run:
+            if row["generation"] == 0:
+                theta = run.theta.copy()
+                for name in ("lives", "rewards"):
+                    with pytest.raises(UserError, match="with the same steps and episodes as 'rewards'"):
+                        run.update({**samples[0][0], name: np.zeros((5, 2))})
+                assert (run.theta == theta).all()
+                assert run.update({**samples[0][0], "rewards": samples[0][0]["rewards"].tolist()})["generation"] == 1
+        assert row["generation"] == 2 and len(samples) == 3
+        with pytest.raises(UserError, match="the run has ended"):
+            run.update(samples[0][0])
+
+
+def test_samples_are_for_synchronous_updates_of_the_actor_critic(tmp_path: Path) -> None:
+    programs = ("task={kind: programs, name: reverse, max_code_length: 4}", "policy=null", "algorithm.batch_size=4")
+    for name, overrides, text in (
+        ("asynchronous", ("algorithm.updates=asynchronous",), "expected 'synchronous' for update"),
+        ("programs", (*programs, "algorithm={kind: policy_gradient}"), "expected 'actor_critic' for update"),
+    ):
+        with hpc_es.train(config(*overrides), tmp_path / name) as run, pytest.raises(UserError, match=text):
+            run.update({})
 
 
 def test_mean_gradient_is_clipped() -> None:

@@ -67,6 +67,30 @@ def test_gradient_equals_that_of_lstm_and_mlp(is_recurrent: bool, unroll: int | 
     np.testing.assert_allclose(sums, expected_sums, rtol=1e-5)
 
 
+@pytest.mark.parametrize("kind", ["episodes", "segments", "custom"])
+def test_gradient_is_the_same_if_functions_run_eagerly(kind: str) -> None:
+    """After tf.config.run_functions_eagerly(True), with which users find the line of an error."""
+    import tensorflow as tf
+
+    loss, network = Loss(0.9, 0.7, 0.3, 1.0, None), TensorFlowLayer(kind != "custom")
+
+    def computed() -> Any:
+        if kind == "custom":
+            return gradient(network, loss)
+        policy = GraphPolicy(DifferentiableNetwork((INPUTS, UNITS, ACTIONS), None))
+        weights = Weights(*in_graph(network.initial(np.random.default_rng(0))), np.float32(0.1))
+        return policy.gradient(loss, weights, episodes(), policy.memory(3) if kind == "segments" else None)
+
+    expected, expected_sums = computed()
+    tf.config.run_functions_eagerly(True)
+    try:
+        result, sums = computed()
+    finally:
+        tf.config.run_functions_eagerly(False)
+    np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(sums, expected_sums, rtol=1e-4)
+
+
 def test_steps_after_the_end_never_make_the_gradient_nan() -> None:
     result, sums = gradient(Normalised(True), Loss(0.9, 0.7, 0.3, 1.0, None))
     assert np.isfinite(result).all() and np.isfinite(sums).all()

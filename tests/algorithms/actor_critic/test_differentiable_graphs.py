@@ -171,6 +171,19 @@ def test_gradient_equals_finite_differences_of_the_loss(network: DifferentiableN
     np.testing.assert_allclose(result, expected, atol=1e-6)
 
 
+def test_loss_with_a_tuple_of_entropy_weights_has_twice_the_gradient_with_their_mean() -> None:
+    """The A3C code has a comma in beta(t): (-0.25, + 1.0) in place of 0.75 makes its loss a vector [2]."""
+    theta, value, arrays = tf.constant(normal(size(RECURRENT))), tf.constant(normal(5)), episodes()
+    with tf.GradientTape() as tape:
+        tape.watch((theta, value))
+        policy, squares, entropy = loss_terms(tf, RECURRENT, PLAIN, theta, value, *arrays)
+        total = policy + PLAIN.value_weight * squares - (-0.25, +1.0) * entropy
+    assert total.shape == (2,)
+    of_source = np.concatenate([part.numpy() for part in tape.gradient(total, (theta, value))])
+    halved, _ = loss_gradient(tf, RECURRENT, PLAIN, theta, value, 0.75 / 2, *arrays)
+    np.testing.assert_allclose(of_source, 2 * halved.numpy(), rtol=1e-9)
+
+
 def plain(kernel: Any, bias: Any, x: Any, unroll: int) -> Any:
     """The LSTM step by step; gradients stop at its memory every `unroll` steps."""
     h = c = tf.zeros((x.shape[1], bias.shape[0] // 4), tf.float64)
