@@ -153,7 +153,7 @@ PROGRAMS = ("ask_and_tell", "minimize")
 LIMITED = (  # stopped by another limit than the number of generations
     Case("stop_timesteps", "configs/es_cartpole.yaml", (), 20, "timesteps: 7_000"),
     Case("stop_target", "configs/es_cartpole.yaml", (), 20, "target_return: 60"),
-    Case("stop_episodes", "configs/ga-20M.yaml", (), 20, "episodes: 450"),
+    Case("stop_episodes", "configs/rand-20M.yaml", (), 20, "episodes: 3_000"),
     Case("stop_value", "configs/cma_function.yaml", (), 40, "target_value: 8.0"),
 )
 RESUMED = (

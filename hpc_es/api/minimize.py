@@ -29,6 +29,7 @@ from hpc_es.tasks.functions.initial_points import Points, points_from
 from hpc_es.tasks.functions.parameters import Value
 from hpc_es.tasks.functions.problem import BestVector
 from hpc_es.tasks.functions.python_evaluator import PythonEvaluator, objective
+from hpc_es.training.budget import budget_warning
 from hpc_es.training.build import Parts
 from hpc_es.training.collective import CollectiveExit, on_rank_0
 from hpc_es.training.compatibility import rounding_warnings
@@ -124,8 +125,8 @@ def minimize(
     - `bounds`: (low, high), each a number, a list or None, or one pair (low, high) per coordinate like in SciPy; for
       two coordinates see `Strategy`. `keep`: "reflect", "clip", "penalty" or "transform", how vectors are kept within
       them.
-    - The search ends after `max_evaluations` (at the end of a generation), at a value of at most `target`, when the
-      algorithm has converged, or on a signal such as SIGINT.
+    - The search ends after `max_evaluations` (exactly: the last generation is cut to them), at a value of at most
+      `target`, when the algorithm has converged, or on a signal such as SIGINT.
     - `constraints`: number or names of constraints; `f` then returns {"value": ..., "constraints": [...]}, and x is
       feasible where they are at most 0. `constraint_handling`: "feasible_first" or "augmented_lagrangian".
     - `initial_points`: vectors, float64[k, size], or mappings such as {"layers": 3, "solver": "cg"}, that are evaluated
@@ -188,8 +189,11 @@ def _config(
     def checked() -> Config:
         config = validate(data())
         # Raises if f cannot be called so, or the algorithm or a point does not fit.
-        for text in rounding_warnings(config, _parts(config, f, initial_points).problem):
-            warnings.warn(text.replace("algorithm.kind", "algorithm"), stacklevel=6)  # where `minimize` is called
+        problem = _parts(config, f, initial_points).problem
+        for text in filter(None, (*rounding_warnings(config, problem), budget_warning(config, problem))):
+            text_of_arguments = text.replace("algorithm.kind", "algorithm").replace("algorithm.", "")
+            text_of_arguments = text_of_arguments.replace("stop.episodes", "max_evaluations")
+            warnings.warn(text_of_arguments, stacklevel=6)  # where `minimize` is called
         return config
 
     try:
@@ -271,7 +275,8 @@ def _with_scipy_arguments(callback: Callback) -> Callable[[Minimum], object]:
 
 def _so_far(config: Config, parts: Parts, training: Training, recorder: Recorder, metrics: MetricsRow) -> Minimum:
     """Return the best vector so far; NaN before the first successful evaluation."""
-    best = BestVector.from_arrays(parts.problem.carried().extract_from(training.state).master)
+    found = recorder.outcome(training.state)  # of a generation that was cut short, too
+    best = BestVector.from_arrays(parts.problem.carried().extract_from(found).master)
     coordinates = config.task.coordinates()
     values = [] if math.isnan(best.value) else coordinates.decoded(best.x)
     return Minimum(

@@ -30,6 +30,7 @@ from hpc_es.tasks.functions.parameters import Value
 from hpc_es.tasks.functions.problem import BestVector
 from hpc_es.tasks.functions.python_evaluator import EvaluationResult, constrained_result, result_of
 from hpc_es.training.build import Parts, build_noise
+from hpc_es.training.chunking import first_jobs
 from hpc_es.training.compatibility import algorithm_mismatches, needs, rounding_warnings
 from hpc_es.training.executors import SerialExecutor
 from hpc_es.training.generation import Generation, update_state
@@ -176,7 +177,8 @@ class Strategy:
       `keep`: "reflect", "clip", "penalty" or "transform", how vectors are kept within the bounds.
     - `constraints`: number or names of constraints; `tell` then also takes their values, which are at most 0 where a
       vector is feasible. `constraint_handling`: "feasible_first" or "augmented_lagrangian".
-    - `max_evaluations` and `target` are limits that `stop` reports.
+    - `max_evaluations` and `target` are limits that `stop` reports. If fewer evaluations are left than a generation
+      has, `ask` returns only the first vectors, and after them, if the search goes on, the others.
     - `options` are the options of the algorithm. Those of its optimizer are given with the prefix `optimizer_`, or
       without it if the name is unambiguous (`learning_rate`).
 
@@ -242,7 +244,12 @@ class Strategy:
         self._generation = Generation(self._parts, state)
         self._outcomes: dict[int, Outcome] = {}  # of the rounds so far
         self._round_values: list[RoundValues] = []
+        self._begin_round()
+
+    def _begin_round(self) -> None:
         self._chunks = self._generation.next_chunks()
+        self._told: RoundValues = []  # values of the first vectors of the round, if `ask` did not return all
+        self._of_told: list[Outcome] = []
 
     # Public methods.
 
@@ -270,7 +277,8 @@ class Strategy:
     def ask(self) -> Float64:
         """Return the vectors to evaluate next, float64[k, size]; the same ones until `tell` is called.
 
-        The array is read-only, since `tell` is about these vectors: copy it to change them, and see `inject`.
+        They are the first ones of a generation, or the remaining ones, if `max_evaluations` falls within it. The array
+        is read-only, since `tell` is about these vectors: copy it to change them, and see `inject`.
         """
         if not self._is_asked and len(self._to_inject):
             count = self._algorithm.population(self._state)
@@ -279,7 +287,15 @@ class Strategy:
         self._is_asked = True
         vectors = np.concatenate([self._problem.to_objective(self._candidates(chunk)) for chunk in self._chunks])
         vectors.flags.writeable = False
-        return vectors
+        first = len(self._told)
+        return vectors[first : first + self._asked_jobs()]
+
+    def _asked_jobs(self) -> int:
+        """Return the number of vectors that `ask` returns."""
+        jobs = sum(chunk.jobs for chunk in self._chunks) - len(self._told)
+        limit = self.config.stop.episodes
+        left = 0 if limit is None else limit - self._evaluations
+        return min(jobs, left) if left > 0 else jobs
 
     def inject(self, x: npt.ArrayLike) -> None:
         """Let vectors, float64[k, size] or [size], replace the first ones that `ask` returns for the next generation.
@@ -316,7 +332,7 @@ class Strategy:
         update. Raises ValueError for another number of values.
         """
         array = np.asarray(values, np.float64)
-        expected = sum(chunk.jobs for chunk in self._chunks)
+        expected = self._asked_jobs()
         if array.shape != (expected,):
             raise ValueError(f"expected {expected} values, one for each vector of ask(), found shape {array.shape}")
         names = self.config.task.constraint_names
@@ -328,7 +344,12 @@ class Strategy:
                 )
                 raise ValueError(f"{text}, found shape {g.shape}")
             array = np.column_stack([array, g])
-        rounds, evaluations = [*self._round_values, array.tolist()], self._evaluations + expected
+        told, evaluations = [*self._told, *array.tolist()], self._evaluations + expected
+        if len(told) < sum(chunk.jobs for chunk in self._chunks):
+            self._keep(told)
+            self._evaluations = evaluations
+            return
+        rounds = [*self._round_values, told]
         try:
             following = self._take(rounds[-1])
         except BaseException:  # undo the round, so that `tell` can be called again
@@ -336,6 +357,7 @@ class Strategy:
             for earlier in rounds[:-1]:
                 self._take(earlier)
             self._round_values = rounds[:-1]
+            self._keep(told[: len(told) - expected])
             raise
         if following is not None:
             self._begin(following)
@@ -343,17 +365,26 @@ class Strategy:
             self._round_values = rounds
         self._evaluations = evaluations
 
+    def _keep(self, values: RoundValues) -> None:
+        """Keep the values of the first vectors of a round until those of the others are told."""
+        outcomes = self._evaluated(first_jobs(self._chunks, len(values)), values)
+        self._told, self._of_told = values, list(outcomes.values())
+
+    def _evaluated(self, chunks: Sequence[Chunk], values: RoundValues) -> dict[int, Outcome]:
+        """Return the outcomes of chunks, whose jobs have these values."""
+        outcomes, start = dict[int, Outcome](), 0
+        for chunk in chunks:
+            self._values.next = values[start : start + chunk.jobs]
+            outcomes[chunk.index] = self._generation.evaluate(chunk, _no_poll)
+            start += chunk.jobs
+        return outcomes
+
     def _take(self, values: RoundValues) -> State | None:
         """Evaluate a round with these values; return the state after the generation, None if another round follows."""
-        generation, start = self._generation, 0
-        outcomes: dict[int, Outcome] = {}
-        for chunk in self._chunks:
-            self._values.next = values[start : start + chunk.jobs]
-            outcomes[chunk.index] = generation.evaluate(chunk, _no_poll)
-            start += chunk.jobs
+        generation, outcomes = self._generation, self._evaluated(self._chunks, values)
         generation.add({index: outcome.rows for index, outcome in outcomes.items()})
         self._outcomes |= outcomes
-        self._chunks = generation.next_chunks()
+        self._begin_round()
         if self._chunks:
             return None
         gathered = self._executor.update(generation, self._outcomes, has_arrays=True)
@@ -376,6 +407,8 @@ class Strategy:
         from hpc_es.storage.checkpoint import Snapshot, save
 
         counters: dict[str, Any] = {"episodes": self._evaluations, "rounds": self._round_values}
+        if self._told:
+            counters["told"] = self._told
         injected = injected_in(self._state.shared)
         if injected is not None or len(self._to_inject):
             counters["injected"] = [] if injected is None else injected.tolist()
@@ -400,10 +433,10 @@ class Strategy:
         saved: Any = snapshot.counters
         injected, size = np.array(saved.get("injected", ()), np.float64), strategy._problem.size
         strategy._begin(_with_injected(snapshot.state, injected) if len(injected) else snapshot.state)
-        rounds = saved["rounds"]
-        for values in rounds:
-            array = np.asarray(values, np.float64)
-            strategy.tell(*((array,) if array.ndim == 1 else (array[:, 0], array[:, 1:])))
+        for values in saved["rounds"]:
+            strategy._take(values)
+        strategy._round_values = saved["rounds"]
+        strategy._keep(saved.get("told", []))
         strategy._evaluations = int(saved["episodes"])
         strategy._to_inject = np.array(saved.get("to_inject", ()), np.float64).reshape(-1, size)
         strategy._is_asked = bool(saved.get("is_asked", False))
@@ -418,7 +451,8 @@ class Strategy:
 
     def _carried(self) -> ProblemState:
         """Return the problem's arrays after the rounds so far."""
-        units = [self._problem.unit(parts) for outcome in self._outcomes.values() for parts in outcome.learned]
+        outcomes = (*self._outcomes.values(), *self._of_told)
+        units = [self._problem.unit(parts) for outcome in outcomes for parts in outcome.learned]
         carried: ProblemState = self._problem.merge(self._names.extract_from(self._state), units)
         return carried
 

@@ -68,9 +68,9 @@ def _best_program(path: Path) -> tuple[str, JsonObject]:
 
     require_run(path)
     snapshot = load(find(path))
-    if not best_programs.has_best_programs(snapshot.state.master):
+    if not best_programs.has_best_programs(snapshot.outcome):
         raise UserError(f"{path} is not a program search: expected the run of a program search, or --program TEXT")
-    summary = best_programs.summary(snapshot.state.master)
+    summary = best_programs.summary(snapshot.outcome)
     if not summary.get("best_program"):
         raise UserError(f"{path} has executed no program yet")
     task = dict(plain_data(snapshot.config_text)["task"])

@@ -250,7 +250,7 @@ def checkpoint_content(path: Path, snapshot: Snapshot) -> JsonObject:
     arrays |= {f"master/{name}": array for name, array in state.master.items()}
     programs = None
     if best_programs.has_best_programs(state.master):
-        programs = {**best_programs.summary(state.master), **_program_count(path, snapshot)}
+        programs = {**best_programs.summary(snapshot.outcome), **_program_count(path, snapshot)}
     return {
         "path": str(path),
         "generation": snapshot.generation,
@@ -289,7 +289,8 @@ def _program_count(path: Path, snapshot: Snapshot) -> dict[str, int]:
     """Return the number of correct programs at the time of the checkpoint; {} if the log of the run is missing."""
     from hpc_es.storage.line_logs import PROGRAMS, read_programs
 
-    run_dir, length = path.parent.parent, snapshot.file_lengths.get(PROGRAMS, 0)
+    run_dir = path.parent.parent
+    length = None if snapshot.cut else snapshot.file_lengths.get(PROGRAMS, 0)
     if length and not (run_dir / PROGRAMS).exists():
         return {}
     return {"correct_programs": sum(1 for _ in read_programs(run_dir, length))}

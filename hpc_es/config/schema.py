@@ -94,12 +94,16 @@ class Checkpoint:
 
 @options
 class Stop:
-    """`stop:`, limits; the first one that is reached ends the run after the generation; null: no limit."""
+    """`stop:`, limits; the first one that is reached ends the run; null: no limit."""
 
     generations: Natural | None = option("number of generations", None)
-    timesteps: Count | None = option("timesteps of training episodes", None)
+    timesteps: Count | None = option(
+        "timesteps of training episodes; the run ends after the generation that reaches them", None
+    )
     episodes: Count | None = option(
-        "training episodes, executed programs, or evaluations of an objective, including those of the centre", None
+        "training episodes, executed programs, or evaluations of an objective, including those of the centre; the last "
+        "generation is cut to them and makes no update (exceptions are reported at the start)",
+        None,
     )
     seconds: Positive | None = option("seconds of training, over all restarts (wall time, so not reproducible)", None)
     target_return: float | None = option("mean return of an evaluation", None)

@@ -361,6 +361,19 @@ AnyAlgorithm: TypeAlias = Algorithm[Any]  # for code that passes on the result o
 
 
 @runtime_checkable
+class RecordingAlgorithm(Algorithm[Prepared], Protocol[Prepared]):
+    """An algorithm whose state also records what jobs have found, such as the best program."""
+
+    def recorded(self, state: State, results: Results[Prepared]) -> tuple[State, Mapping[str, float]]:
+        """Return the state with what the jobs of a generation have found, and metrics; on rank 0.
+
+        Called in place of `tell` for a generation that a budget has cut short: `results` lack the last jobs, and there
+        is no update.
+        """
+        ...
+
+
+@runtime_checkable
 class GradientAlgorithm(Algorithm[Prepared], Protocol[Prepared]):
     """An algorithm that descends a loss, and reports it for `run.loss()` and `after_train_step`."""
 

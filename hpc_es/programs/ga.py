@@ -13,7 +13,7 @@ counts the programs that were executed. `original_npe` is the count of the origi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
@@ -245,10 +245,8 @@ class GeneticAlgorithm(Strategy[None]):
 
     def tell(self, state: State, results: Results[None]) -> tuple[State, Mapping[str, float]]:
         """Assign rewards, update the hall of fame, and create the next children."""
-        fresh = genomes_of(state.shared["programs"][: int(state.shared["count"])])
-        best_arrays = best_programs.update(
-            state.master, results.rows, results.fitness, lambda job: self._text(fresh[job])
-        )
+        fresh = self._fresh(state)
+        best_arrays = self._best_arrays(state, results, fresh)
         rewards_of_fresh = np.nan_to_num(results.fitness, nan=0.0)  # failed programs have the reward 0
         population, best = self._population(state, fresh, rewards_of_fresh.tolist())
         generation = state.generation + 1
@@ -264,6 +262,19 @@ class GeneticAlgorithm(Strategy[None]):
             **best_programs.metrics(best_arrays),
         }
         return self._state(generation, children, population, best, best_arrays), metrics
+
+    def recorded(self, state: State, results: Results[None]) -> tuple[State, Mapping[str, float]]:
+        """Update the best and the first correct program with those of the first part of a generation."""
+        best = self._best_arrays(state, results, self._fresh(state))
+        return replace(state, master={**state.master, **best}), best_programs.metrics(best)
+
+    @staticmethod
+    def _fresh(state: State) -> list[Genome]:
+        """Return the programs that a generation executes."""
+        return genomes_of(state.shared["programs"][: int(state.shared["count"])])
+
+    def _best_arrays(self, state: State, results: Results[None], fresh: Sequence[Genome]) -> dict[str, Array]:
+        return best_programs.update(state.master, results.rows, results.fitness, lambda job: self._text(fresh[job]))
 
     def _population(
         self, state: State, fresh: Sequence[Genome], rewards: Sequence[float]
@@ -290,7 +301,7 @@ class GeneticAlgorithm(Strategy[None]):
 
     def solutions(self, state: State, results: Results[None]) -> Sequence[Mapping[str, Json]]:
         """Return the correct programs among those executed."""
-        fresh = genomes_of(state.shared["programs"][: int(state.shared["count"])])
+        fresh = self._fresh(state)
         return best_programs.solutions(state, results.rows, lambda job: self._text(fresh[job]))
 
     def _original_npe(self, generation: int) -> int:

@@ -6,7 +6,7 @@ All programs have the full length. A program is drawn on the rank that executes 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
@@ -72,9 +72,14 @@ class RandomSearch(Strategy[None]):
 
     def tell(self, state: State, results: Results[None]) -> tuple[State, Mapping[str, float]]:
         """Update the best and the first correct program."""
+        after, metrics = self.recorded(state, results)
+        return replace(after, generation=state.generation + 1), metrics
+
+    def recorded(self, state: State, results: Results[None]) -> tuple[State, Mapping[str, float]]:
+        """Update the best and the first correct program with those of a generation or its first part."""
         program = partial(self._program, state.generation)
         best = best_programs.update(state.master, results.rows, results.fitness, program)
-        return State(state.generation + 1, {}, best), best_programs.metrics(best)
+        return State(state.generation, {}, best), best_programs.metrics(best)
 
     def _program(self, generation: int, job: int) -> str:
         return self.programs(generation, range(job, job + 1))[0]

@@ -17,7 +17,9 @@ The file has a header of 512 bytes of text, which HDF5 skips as its user block, 
     /best/evaluations                  int64; successful episodes of the best evaluation
     /best/standard_error               float64; of its return, if it has several jobs
     /best/rows, /best/columns          uint8, JSON: rows of that evaluation, if the fitness is derived
-    /final/NAME                        arrays of State.master after the final evaluation of a finished run
+    /final/NAME                        arrays of State.master after the final evaluation of a finished run, and after
+                                       the generation that its budget has cut short
+    /cut/counters, /cut/outcomes       JSON, uint8: that generation, see `CutShort`
     /order                             JSON: {"shared": [name, ...], "master": [...], "best/shared": [...]}
     /config_text, /config_hash         text (UTF-8)
     /counters, /triggers, /identity, /file_lengths, /provenance    JSON (UTF-8)
@@ -96,6 +98,14 @@ class Increment:
 
 
 @dataclass(frozen=True)
+class CutShort:
+    """The last generation of a run if its budget has cut it short: a run with a larger budget completes it."""
+
+    counters: Mapping[str, float | int]  # before it, apart from seconds
+    outcomes: bytes  # of the jobs that were evaluated, see `StoredOutcomes` in `training/outcomes.py`
+
+
+@dataclass(frozen=True)
 class Snapshot:
     """A run after a generation. Mappings are stored as JSON, which keeps integers and the exact values of floats.
 
@@ -112,11 +122,12 @@ class Snapshot:
     file_lengths: Mapping[str, int]  # bytes of metrics.jsonl, log.csv and other logs
     provenance: JsonObject  # versions, host, number of ranks, noise, seed
     increment: Increment | None = None
-    final: Arrays = field(default_factory=dict)  # arrays of `state.master` changed by the final evaluation
+    final: Arrays = field(default_factory=dict)  # arrays of `state.master` changed by `cut` and the final evaluation
+    cut: CutShort | None = None  # after `state`; `counters` include it, `file_lengths` do not
 
     @property
     def outcome(self) -> Arrays:
-        """`state.master` after the final evaluation; training continues from `state` instead."""
+        """`state.master` after `cut` and the final evaluation; training continues from `state` instead."""
         return {**self.state.master, **self.final}
 
     @property
@@ -342,6 +353,9 @@ def _write_image(target: io.BytesIO | _ImageFile, snapshot: Snapshot) -> None:
             _put_states(file, snapshot)
         else:
             _put_increment(file, snapshot.increment)
+        if snapshot.cut is not None:
+            _put_text(file, "cut/counters", json_text(snapshot.cut.counters))
+            file["cut/outcomes"] = np.frombuffer(snapshot.cut.outcomes, np.uint8)
         _put_text(file, "config_text", snapshot.config_text)
         _put_text(file, "config_hash", snapshot.config_hash)
         for name in _JSON_FIELDS:
@@ -377,6 +391,9 @@ def _snapshot(file: h5py.File) -> Snapshot:
     else:
         order = json.loads(_text(file, "order"))
         state = State(generation, *(_arrays(file, group, order[group]) for group in ("shared", "master")))
+    cut = None
+    if "cut" in file:
+        cut = CutShort(json.loads(_text(file, "cut/counters")), file["cut/outcomes"][()].tobytes())
     best = None
     if "best" in file:
         arrays = _arrays(file, "best/shared", order.get("best/shared", []))
@@ -393,6 +410,7 @@ def _snapshot(file: h5py.File) -> Snapshot:
         increment=increment,
         best=best,
         final=final,
+        cut=cut,
         config_text=_text(file, "config_text"),
         config_hash=_text(file, "config_hash"),
         **{name: json.loads(_text(file, name)) for name in _JSON_FIELDS},

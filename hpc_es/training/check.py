@@ -25,6 +25,7 @@ from hpc_es.core.population import Layout, unperturbed
 from hpc_es.policies.network import NetworkPolicy
 from hpc_es.tasks.episodes.environments import hidden_state_difference
 from hpc_es.tasks.episodes.task import Episodes
+from hpc_es.training.budget import budget_warning
 from hpc_es.training.build import cutting_of, preflight, unit_of
 from hpc_es.training.chunking import idle_warning
 from hpc_es.training.compatibility import (
@@ -88,8 +89,8 @@ def check(config: Config, ranks: int | None = None, output: Path | None = None, 
         idle = idle_warning(config, problem, group)
         lines.append(f"  ranks {group}: there is {'not ' if idle else ''}work for all of them")
     notices = task.notices if isinstance(task, Episodes) else ()
-    rounded = rounding_warnings(config, problem)
-    warned = (*differing, *warnings_of(config), *rounded, *notices, *warnings(task), *([idle] if idle else []))
+    rounded, over = rounding_warnings(config, problem), budget_warning(config, problem)
+    warned = (*differing, *warnings_of(config), *rounded, *notices, *warnings(task), *filter(None, (over, idle)))
     lines += [f"WARNING: {warning}" for warning in warned]
     sys.stdout.write("\n".join(lines) + "\n")  # at once, as `| head` may be behind it
     return 0

@@ -152,10 +152,13 @@ def evaluation_size(episodes: int, cutting: Cutting, chunk_size: ChunkSize, rank
     return share if cutting == "at once" else min(share, USUAL)
 
 
-def recut(chunks: Sequence[Chunk], cut: Cut, ranks: int) -> list[Chunk]:
-    """Return the same jobs in chunks of other sizes, each chunk with one purpose and one parent."""
+def recut(chunks: Sequence[Chunk], cut: Cut, ranks: int, skipped: int = 0) -> list[Chunk]:
+    """Return the same jobs in chunks of other sizes, each chunk with one purpose and one parent.
+
+    The first `skipped` jobs are left out.
+    """
     if cut == AS_ASKED:
-        return list(chunks)
+        return without_first_jobs(chunks, skipped)
     result: list[Chunk] = []
     start = 0
     while start < len(chunks):
@@ -163,8 +166,9 @@ def recut(chunks: Sequence[Chunk], cut: Cut, ranks: int) -> list[Chunk]:
         while stop < len(chunks) and _continues(first, jobs, chunks[stop]):
             jobs += chunks[stop].jobs
             stop += 1
-        done = 0
-        for size in cut.sizes(jobs, ranks):
+        done = min(skipped, jobs)
+        skipped -= done
+        for size in cut.sizes(jobs - done, ranks):
             result.append(replace(first, first_job=first.first_job + done, jobs=size, offset=done % first.jobs))
             done += size
         start = stop
@@ -175,6 +179,29 @@ def _continues(first: Chunk, jobs: int, chunk: Chunk) -> bool:
     """Return whether a chunk follows the `jobs` jobs that start with `first`; all units but the last have one size."""
     follows = chunk.first_job == first.first_job + jobs and jobs % first.jobs == 0
     return follows and chunk.purpose == first.purpose and chunk.parent == first.parent
+
+
+def first_jobs(chunks: Sequence[Chunk], jobs: int) -> list[Chunk]:
+    """Return the chunks without all but the first `jobs` jobs; the last one may be shorter than it was."""
+    result: list[Chunk] = []
+    for chunk in chunks:
+        if jobs <= 0:
+            break
+        result.append(chunk if chunk.jobs <= jobs else replace(chunk, jobs=jobs))
+        jobs -= chunk.jobs
+    return result
+
+
+def without_first_jobs(chunks: Sequence[Chunk], jobs: int) -> list[Chunk]:
+    """Return the chunks without the first `jobs` jobs; the first one may be the rest of a chunk."""
+    result: list[Chunk] = []
+    for chunk in chunks:
+        done = min(jobs, chunk.jobs)
+        jobs -= done
+        if done < chunk.jobs:
+            rest = replace(chunk, first_job=chunk.first_job + done, jobs=chunk.jobs - done, offset=chunk.offset + done)
+            result.append(rest if done else chunk)
+    return result
 
 
 class JobDurations:
@@ -340,7 +367,17 @@ class ChunkPlanner:
 
 def idle_warning(config: Config, problem: Problem, ranks: int) -> str | None:
     """Return a warning about ranks without work before a run on `ranks` ranks is built, or None."""
-    unit = getattr(problem, "chunk_size", None) or unit_of(config)
+    jobs, unit = jobs_of_generation(config, problem), _unit(config, problem)
+    return _idle_warning(config, jobs, cutting_of(config, problem), unit, ranks)
+
+
+def _unit(config: Config, problem: Problem) -> int:
+    return getattr(problem, "chunk_size", None) or unit_of(config)
+
+
+def jobs_of_generation(config: Config, problem: Problem) -> int:
+    """Return the number of training jobs of the first round before a run is built."""
+    unit = _unit(config, problem)
     if uses_tensorflow(config):  # the algorithm is not built, as that would import it
         jobs = int(getattr(config.algorithm, "batch_size", 0))
     else:
@@ -348,7 +385,7 @@ def idle_warning(config: Config, problem: Problem, ranks: int) -> str | None:
         algorithm = build(config.algorithm, problem, None, Keys(config.seed), unit)
         state = problem.carried().merge_into(algorithm.initial())
         jobs = training_jobs(algorithm.ask(state, 0, np.zeros(0, row_dtype()), NO_FITNESS))
-    return _idle_warning(config, jobs, cutting_of(config, problem), unit, ranks)
+    return jobs
 
 
 def candidate_bytes(parts: Parts) -> int:

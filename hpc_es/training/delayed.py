@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hpc_es.algorithms.common.delay import DelayLine
-from hpc_es.core.data import Array, Arrays, Chunk, Outcome, Poll, Purpose, State
+from hpc_es.core.data import Array, Arrays, Chunk, Outcome, Poll, State
 from hpc_es.core.errors import RunError
 from hpc_es.mpi.scheduler import Work
 from hpc_es.mpi.world import Int64, World, decode, encode, from_words, to_words
@@ -28,10 +28,10 @@ from hpc_es.training.build import Parts
 from hpc_es.training.chunking import CutPlan
 from hpc_es.training.executors import MpiExecutor, add_headers, gathered_here
 from hpc_es.training.generation import HEADER, Evaluated, Generation, TimedChunk, Update
+from hpc_es.training.outcomes import PURPOSES, packed_outcome, unpacked_outcome
 
 TASK = 7  # tag of messages to workers, in addition to those of Work
-PURPOSES: tuple[Purpose, ...] = ("train", "probe", "evaluate")
-ARRAY, LEARNED, SHARED, FAILURES = "array/", "learned/", "shared/", "failures"
+SHARED, FAILURES = "shared/", "failures"
 AHEAD_SECONDS = 0.02  # mean of chunks below which workers get the next one ahead, since they would wait for the answer
 SHARED_UPDATE_SECONDS = 0.005  # of the blocks of an update; waiting workers compute some of them if it takes longer
 
@@ -390,29 +390,16 @@ def _chunk(numbers: Array) -> Chunk:
 
 def _packed(chunk: Chunk, outcome: Outcome, header: npt.NDArray[np.void]) -> dict[str, Array]:
     """Return the outcome of a chunk as arrays of a message."""
-    packed: dict[str, Array] = {
+    numbers: dict[str, Array] = {
         "key": np.array([chunk.generation, chunk.index], np.int64),
-        "rows": outcome.rows.view(np.uint8),
         "header": header.view(np.uint8),
-        "learned": np.array([len(parts) for parts in outcome.learned], np.int64),
     }
-    packed |= {ARRAY + name: array for name, array in outcome.arrays.items()}
-    for unit, parts in enumerate(outcome.learned):
-        for part, arrays in enumerate(parts):
-            packed |= {f"{LEARNED}{unit}/{part}/{name}": array for name, array in arrays.items()}
-    return packed
+    return {**numbers, **packed_outcome(outcome)}
 
 
 def _unpacked(
     worker: int, message: Mapping[str, Array], parts: Parts
 ) -> tuple[Key, int, Outcome, npt.NDArray[np.void]]:
     generation, index = message["key"].tolist()
-    rows = np.frombuffer(message["rows"].tobytes(), parts.row)
-    learned: list[list[dict[str, Array]]] = [[{} for _ in range(count)] for count in message["learned"].tolist()]
-    for key, array in message.items():
-        if key.startswith(LEARNED):
-            unit, part, name = key.removeprefix(LEARNED).split("/", 2)
-            learned[int(unit)][int(part)][name] = array
-    arrays = {name.removeprefix(ARRAY): array for name, array in message.items() if name.startswith(ARRAY)}
     header = np.frombuffer(message["header"].tobytes(), HEADER)
-    return (generation, index), worker, Outcome(rows, arrays, learned=learned), header
+    return (generation, index), worker, unpacked_outcome(message, parts.row), header

@@ -35,6 +35,7 @@ from hpc_es.training.generation import (
     MetricsRow,
     TimedChunk,
 )
+from hpc_es.training.outcomes import StoredOutcomes, grouped, packed_outcome, unpacked_outcome
 
 if TYPE_CHECKING:
     from hpc_es.core.rank_output import RankLog
@@ -122,7 +123,8 @@ class Executor(ABC):
         headers, tail = self._no_headers(), 0.0
         while chunks := generation.next_chunks():
             self._round_started = self._last_chunk_ended = time.perf_counter()
-            own = self._evaluate(generation, chunks)
+            missing, stored = generation.with_stored(chunks)
+            own = stored | self._evaluate(generation, missing)
             round_headers = self._exchange(generation, chunks, own)
             evaluating = round_headers["evaluating"][list(self.evaluators)]
             tail += float(evaluating.max() - evaluating.min())
@@ -131,10 +133,30 @@ class Executor(ABC):
         evaluation = generation.rows("evaluate")
         if not generation.train:
             return Evaluated(headers, Results(generation.rows("train"), []), evaluation, tail_seconds=tail)
+        if generation.is_cut:
+            return self._cut_short(generation, outcomes, headers, tail)
         gathered = self.update(generation, outcomes, bool(headers["arrays"].any()))
         times = generation.chunk_times(self._timed)
         seconds = generation.job_seconds(self._timed)
         return Evaluated(headers, generation.results(gathered), evaluation, gathered.learned, seconds, tail, times)
+
+    def _cut_short(
+        self, generation: Generation, outcomes: Mapping[int, Outcome], headers: npt.NDArray[np.void], tail: float
+    ) -> Evaluated:
+        """Return a generation without an update, and on rank 0 the outcomes of all chunks."""
+        since = time.perf_counter()
+        collected = self._collect(generation, outcomes)
+        self.clock.add("messages", since)
+        gathered = gathered_here(generation, collected or {}, ())
+        return Evaluated(
+            headers,
+            generation.results(gathered),
+            generation.rows("evaluate"),
+            gathered.learned,
+            tail_seconds=tail,
+            is_cut=True,
+            outcomes=None if collected is None else StoredOutcomes.of(generation.chunks, collected),
+        )
 
     def replay(self, generation: Generation, rows: Rows, probes: Rows) -> Results[object]:
         """Return the results of a generation from stored rows of its training jobs and probes."""
@@ -161,6 +183,10 @@ class Executor(ABC):
         self, generation: Generation, chunks: Sequence[Chunk], own: Mapping[int, Outcome]
     ) -> npt.NDArray[np.void]:
         """Add the rows of the round to the generation, on every rank; return HEADER[ranks]."""
+
+    @abstractmethod
+    def _collect(self, generation: Generation, outcomes: Mapping[int, Outcome]) -> Mapping[int, Outcome] | None:
+        """Return the outcomes of all chunks by chunk index on rank 0, None on other ranks."""
 
     @abstractmethod
     def _gather(self, generation: Generation, outcomes: Mapping[int, Outcome], has_arrays: bool) -> Gathered:
@@ -243,6 +269,9 @@ class SerialExecutor(Executor):
         if self.reports is not None and self.reports.pending:
             self.reports.write([self.reports.take()])
         return header
+
+    def _collect(self, generation: Generation, outcomes: Mapping[int, Outcome]) -> Mapping[int, Outcome] | None:
+        return outcomes
 
     def _gather(self, generation: Generation, outcomes: Mapping[int, Outcome], has_arrays: bool) -> Gathered:
         since = time.perf_counter()
@@ -360,6 +389,18 @@ class MpiExecutor(Executor):
                 start += rows[index].nbytes
         return headers, rows
 
+    def _collect(self, generation: Generation, outcomes: Mapping[int, Outcome]) -> Mapping[int, Outcome] | None:
+        if self._world.size == 1:
+            return outcomes
+        packed: dict[str, Array] = {}
+        for index, outcome in outcomes.items():
+            packed |= _prefixed(str(index), packed_outcome(outcome))
+        received = self._world.gather(encode(packed))
+        if received is None:
+            return None
+        groups = [item for message in received for item in grouped(decode(message)).items()]
+        return {index: unpacked_outcome(group, generation.parts.row) for index, group in groups}
+
     def _gather(self, generation: Generation, outcomes: Mapping[int, Outcome], has_arrays: bool) -> Gathered:
         """Send nothing if there is one block and no chunk returned arrays: rank 0 then has all results."""
         since = time.perf_counter()
@@ -471,9 +512,10 @@ class Rank0Alone:
         """Give the generation up if an evaluation hangs."""
         self._work.abort_if_hung()
 
-    def run(self, state: State, evaluation_jobs: int, plan: CutPlan) -> Evaluated:
+    def run(self, state: State, evaluation_jobs: int, plan: CutPlan, limit: int | None) -> Evaluated:
         """Evaluate a generation on rank 0; the arrays of `state` are contiguous."""
-        evaluated = self.executor.run(Generation(self._parts, state, evaluation_jobs, plan=replace(plan, ranks=1)))
+        plan = replace(plan, ranks=1)
+        evaluated = self.executor.run(Generation(self._parts, state, evaluation_jobs, plan=plan, limit=limit))
         headers = np.zeros(self._ranks, HEADER)  # the idle time of the others arrives with their next headers
         headers[0] = evaluated.headers[0]
         return replace(evaluated, headers=headers)

@@ -36,13 +36,14 @@ from hpc_es.core.data import (
     numbered,
     without_info,
 )
-from hpc_es.core.errors import CheckpointError, RunError
+from hpc_es.core.errors import RunError
 from hpc_es.core.interfaces import AnyAlgorithm, Problem
 from hpc_es.mpi.world import decode, encode
 from hpc_es.tasks.problems import ProblemDefaults, ranks_returns
 from hpc_es.training.build import Parts
 from hpc_es.training.chunk_sizes import CHUNK_TIME
-from hpc_es.training.chunking import CutPlan, recut
+from hpc_es.training.chunking import CutPlan, first_jobs, recut
+from hpc_es.training.outcomes import StoredOutcomes, continued, unnumbered, with_columns_of
 
 NOTHING_CARRIED = ProblemState()
 
@@ -84,6 +85,8 @@ class Generation:
         evaluation_jobs: jobs that evaluate the centre, in the first round.
         train: False for an evaluation without training.
         plan: sizes and order of chunks; no result depends on it unless chunks are fixed.
+        limit: number of jobs that a budget leaves; those beyond it are not evaluated, and there is no update.
+        stored: outcomes of the first jobs, from an earlier run that was cut short.
     """
 
     def __init__(
@@ -93,11 +96,17 @@ class Generation:
         evaluation_jobs: int = 0,
         train: bool = True,
         plan: CutPlan | None = None,
+        *,
+        limit: int | None = None,
+        stored: StoredOutcomes | None = None,
     ) -> None:
         self.parts, self.number, self.train = parts, state.generation, train
         self.state = state  # including the results of probes of earlier rounds
         self._initial_state, self._evaluation_jobs = state, evaluation_jobs
         self._plan = plan or CutPlan()
+        self._jobs_left = limit
+        self.is_cut = False  # whether the limit has left out jobs
+        self._stored = {} if stored is None else stored.by_chunk()
         self.round = 0
         self.chunks: list[Chunk] = []  # of all rounds so far
         self._rows: dict[int, Rows] = {}  # by chunk index
@@ -109,19 +118,64 @@ class Generation:
 
     def next_chunks(self) -> list[Chunk]:
         """Return the chunks of the next round, or an empty list after the last round. Call `add` in between."""
-        if self.round and not self.train:
+        if (self.round and not self.train) or self.is_cut:
             return []
         asked: Sequence[Chunk] = ()
         if self.train:
             asked = self.parts.algorithm.ask(self.state, self.round, self._training_rows, self._fitness)
-        chunks = recut(asked, self._plan.cut, self._plan.ranks)
-        if self.round == 0:
-            evaluation = cut(self._evaluation_jobs, self._plan.evaluated, purpose="evaluate")
-            chunks = [*evaluation, *chunks] if self._plan.evaluation_first else [*chunks, *evaluation]
+        evaluated = 0 if self.round else self._evaluation_jobs
+        if self._jobs_left is not None:
+            asked, evaluated = self._within_limit(asked, evaluated, self._jobs_left)
+        if self._stored:
+            evaluation, chunks = self._as_stored(asked, evaluated)
+        else:
+            evaluation = cut(evaluated, self._plan.evaluated, purpose="evaluate")
+            chunks = recut(asked, self._plan.cut, self._plan.ranks)
+        chunks = [*evaluation, *chunks] if self._plan.evaluation_first else [*chunks, *evaluation]
         chunks = numbered(chunks, len(self.chunks), self.number)
         self.chunks += chunks
         self.round += 1
         return chunks
+
+    def _within_limit(self, asked: Sequence[Chunk], evaluated: int, left: int) -> tuple[Sequence[Chunk], int]:
+        """Return the chunks and the number of evaluation jobs of a round that `left` jobs allow, the first ones.
+
+        Evaluations of the centre come first; those of policies do not count.
+        """
+        counted = evaluated if self.parts.problem.is_objective else 0
+        jobs = sum(chunk.jobs for chunk in asked)
+        if counted + jobs <= left:
+            self._jobs_left = left - counted - jobs
+            return asked, evaluated
+        self.is_cut, self._jobs_left = True, 0
+        if counted:
+            evaluated = min(evaluated, left)
+            left -= evaluated
+        return first_jobs(asked, left), evaluated
+
+    def _as_stored(self, asked: Sequence[Chunk], evaluated: int) -> tuple[list[Chunk], list[Chunk]]:
+        """Return the chunks of evaluation jobs and the others of a round, those with stored outcomes as they were.
+
+        Fixed chunks stay whole: one that was cut short is evaluated again.
+        """
+        size = self._plan.evaluated
+        if self.parts.cutting == "fixed":
+            return cut(evaluated, size, purpose="evaluate"), list(asked)
+        stored = [chunk for chunk in self._stored if chunk.purpose == "evaluate"]
+        evaluation, done = continued(stored, cut(evaluated, max(evaluated, 1), purpose="evaluate"))
+        evaluation += cut(evaluated - done, size, done, "evaluate")
+        earlier = sum(chunk.purpose != "evaluate" for chunk in self.chunks)  # all of them are stored
+        stored = [chunk for chunk in self._stored if chunk.purpose != "evaluate"][earlier:]
+        known, done = continued(stored, asked)
+        return evaluation, [*known, *recut(asked, self._plan.cut, self._plan.ranks, done)]
+
+    def with_stored(self, chunks: Sequence[Chunk]) -> tuple[Sequence[Chunk], dict[int, Outcome]]:
+        """Return the chunks of a round to evaluate, and the stored outcomes on rank 0 by chunk index."""
+        if not self._stored:
+            return chunks, {}
+        found = {chunk.index: self._stored.get(unnumbered(chunk)) for chunk in chunks}
+        missing = [chunk for chunk in chunks if unnumbered(chunk) not in self._stored]
+        return missing, {index: outcome for index, outcome in found.items() if outcome is not None}
 
     def in_order(self, chunks: Sequence[Chunk]) -> Sequence[Chunk]:
         """Return chunks of a round in the order in which they are handed out; those of long jobs come first."""
@@ -157,6 +211,8 @@ class Generation:
         if not self.train:
             return
         self._set_training_rows(self.rows("train"))
+        if self.is_cut:
+            return
         if any(chunk.purpose == "probe" and chunk.index in rows for chunk in self.chunks):
             self._set_probes(self.rows("probe"))
 
@@ -321,24 +377,11 @@ class UpdateInputs:
             columns = json.loads(arrays.pop("columns").tobytes())  # [name, dtype] or [name, dtype, shape]
             stored = np.dtype([(name, dtype, *map(tuple, shape)) for name, dtype, *shape in columns])
         units: list[dict[str, Array]] = [{} for _ in range(int(arrays.pop("units")))]
-        rows, probes = (_with_columns(arrays.pop(name).view(stored), row) for name in ("rows", "probes"))
+        rows, probes = (with_columns_of(row, arrays.pop(name).view(stored)) for name in ("rows", "probes"))
         for key, array in arrays.items():
             number, name = key.split("/", 1)
             units[int(number)][name] = array
         return cls(rows, probes, units)
-
-
-def _with_columns(rows: Rows, row: np.dtype[np.void]) -> Rows:
-    """Return rows with the columns of `row`, matched by name; CheckpointError if one is missing."""
-    if rows.dtype == row:
-        return rows
-    mapped = np.zeros(len(rows), row)
-    for name in row.names or ():
-        if name not in (rows.dtype.names or ()) or rows.dtype[name].shape != row[name].shape:
-            text = f"the rows of the checkpoint have no column {name!r} {row[name]}, which this run needs"
-            raise CheckpointError(f"{text}; they have {rows.dtype.descr}: resume with the code that wrote it")
-        mapped[name] = rows[name]
-    return mapped
 
 
 # The results of a generation on rank 0, and its metrics.
@@ -375,6 +418,8 @@ class Evaluated:
     job_seconds: Float64 = field(default_factory=lambda: NO_FITNESS)  # float64[training jobs], NaN if unknown
     tail_seconds: float = 0.0  # that the first rank to finish waited for the last one, summed over rounds
     chunk_times: npt.NDArray[np.void] = field(default_factory=lambda: np.zeros(0, CHUNK_TIME))
+    is_cut: bool = False  # whether a budget has left out its last jobs, so that there is no update
+    outcomes: StoredOutcomes | None = None  # if so, what was evaluated
 
 
 MetricsRow = dict[str, float | int | None]

@@ -18,13 +18,14 @@ import numpy as np
 
 from hpc_es.algorithms.common.delay import DelayLine, without_earlier
 from hpc_es.config.schema import Config
-from hpc_es.core.data import Arrays, Results, State
+from hpc_es.core.data import Arrays, JsonObject, Results, State
 from hpc_es.core.errors import RunError, RunFailedError
-from hpc_es.core.interfaces import GradientAlgorithm, Problem
+from hpc_es.core.interfaces import GradientAlgorithm, Problem, RecordingAlgorithm
 from hpc_es.core.machine import return_freed_memory
 from hpc_es.mpi.scheduler import GiveUp, Work
 from hpc_es.mpi.world import World
 from hpc_es.tasks.problems import ranks_returns
+from hpc_es.training.budget import budget_warning, may_be_cut
 from hpc_es.training.build import Parts
 from hpc_es.training.chunking import ChunkPlanner, CutPlan
 from hpc_es.training.collective import INTERRUPTED, FailureReports, SharedState, contiguous
@@ -44,6 +45,7 @@ from hpc_es.training.generation import (
     problem_metrics,
     update_state,
 )
+from hpc_es.training.outcomes import StoredOutcomes
 
 if TYPE_CHECKING:
     from hpc_es.core.rank_output import RankLog
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
 AfterTrainStep = Callable[[Arrays, Mapping[str, float]], object]  # called with (sample, loss)
 
 RUN, EVALUATE, STOP, FAIL, REPLAY, LEARN = 0, 1, 2, 3, 4, 5  # commands of rank 0
+NOTHING_FOUND: Sequence[JsonObject] = ()
 OVERWRITTEN = 1 << 22  # parameters of theta from which updates overwrite theta and the optimizer's slots
 
 
@@ -90,6 +93,7 @@ class Training:
     rank_log: RankLog | None = None  # with `report.rank_logs`
 
     def __post_init__(self) -> None:
+        self._generation_now: Generation | None = None  # while it is evaluated
         self._work = self._new_work()
         self._replicated = self.config.mpi.update == "replicated" and needs(self.config).searches == "vectors"
         self._reports = FailureReports(self.world, self.writer.failed if self.writer else None)
@@ -108,6 +112,10 @@ class Training:
             executor.profiler, executor.rank_log = self.profiler, self.rank_log
         self._info_keys = list(self.config.report.reductions())
         self._interrupted = self._trained = self._is_stopped = False
+        self._is_updated = self._is_cut = False  # rank 0: the state is new; a budget has cut a generation short
+        self._stored: StoredOutcomes | None = None  # of the next generation, which was cut short before a restart
+        self._limit: int | None = None  # jobs of the next generation
+        self._may_cut = may_be_cut(self.config)
         self._started = 0.0  # when the current generation, including its command, started
         self._failure = ""  # rank 0: why the run has failed
         self.final: dict[str, float] = {}  # rank 0: results of the final evaluation
@@ -117,7 +125,13 @@ class Training:
         mpi = self.config.mpi
         beat = self.writer.beat if self.writer else lambda: None
         close_at, problem = getattr(self.config.task, "close_at", None), self.parts.problem
-        closing = () if close_at is None else (close_at, problem.may_close)  # type: ignore[attr-defined]
+
+        def may_close(generation: int) -> bool:
+            # The jobs of a generation that is cut short are the budget: none of them is given up.
+            may: bool = self._generation_now is None or not self._generation_now.is_cut
+            return may and problem.may_close(generation)  # type: ignore[attr-defined]
+
+        closing = () if close_at is None else (close_at, may_close)
         return Work(self.world, mpi.schedule, mpi.master_evaluates, self.signals, beat, *closing)
 
     def abort_if_hung(self) -> None:
@@ -166,8 +180,13 @@ class Training:
                 give_up(self.world, self.writer, reason, others_save=self.config.repetition_groups > 1)
 
     def _generations(self) -> Generator[MetricsRow]:
-        if self.writer is not None and (warning := self._planner.start(self.state)):
-            self.writer.message(f"WARNING: {warning}")
+        if self.writer is not None:
+            used, generation = int(self.writer.counters["episodes"]), self.state.generation
+            over = budget_warning(self.config, self.parts.problem, used, generation)
+            for warning in filter(None, (self._planner.start(self.state), over)):
+                self.writer.message(f"WARNING: {warning}")
+        if self.writer is not None and self.writer.pending is not None:
+            self._stored = StoredOutcomes.unpack(self.writer.pending.outcomes, self.parts.row)
         while True:
             command = self._next_command()
             if command == FAIL and self.writer is not None:  # saved before the others learn of it
@@ -197,7 +216,9 @@ class Training:
             return STOP
         if self.writer.replay is not None:
             return REPLAY
-        is_over = self._stop_reason() is not None
+        if self._stored is not None:
+            return RUN
+        is_over = self._is_cut or self._stop_reason() is not None
         if self._trained or is_over:
             self._failure = self._failure_reason()
             if self._failure:
@@ -223,7 +244,7 @@ class Training:
         if failed < share * (1 if nothing_succeeded else limit):
             return ""
         cause = f"; first failure: {self._reports.first}" if self._reports.first else ""
-        which = f"the last {failed} generations" if failed > 1 else f"generation {self.state.generation - 1}"
+        which = f"the last {failed} generations" if failed > 1 else f"generation {max(self.state.generation - 1, 0)}"
         text = f"all jobs of {which} failed{cause} (stop.failed_generations: {limit})"
         return "; ".join(filter(None, [text, self.writer.remedy]))
 
@@ -239,11 +260,20 @@ class Training:
         transfer = self._shared.plan(self.state) if self.world.rank == 0 else (0, 0, 0)
         plan = self._planner.plan.to_numbers()
         order = np.array(self._planner.plan.order, np.int64)
-        control = [command, self.state.generation, self._interrupted, len(order), *plan, *transfer]
+        limit = self._jobs_left() if self.world.rank == 0 and command == RUN else None
+        stored = self._stored.table() if self._stored is not None else np.zeros(0, np.int64)
+        control = [command, self.state.generation, self._interrupted, len(order), len(stored)]
+        control += [-1 if limit is None else limit, *plan, *transfer]
         received = np.array(control, np.int64)
         self.world.broadcast(received)
-        command, generation, interrupted, ordered, *numbers, to_send, same, reshaped = received.tolist()
+        command, generation, interrupted, ordered, known, left, *numbers, to_send, same, reshaped = received.tolist()
         self._interrupted, self._plan = bool(interrupted), CutPlan.from_numbers(numbers)
+        self._limit = None if left < 0 else left
+        if known:
+            stored = stored if self.world.rank == 0 else np.empty(known, np.int64)
+            self.world.broadcast(stored)
+        if self.world.rank:
+            self._stored = StoredOutcomes.from_table(stored) if known else None
         if ordered:
             order = order if self.world.rank == 0 else np.empty(ordered, np.int64)
             self.world.broadcast(order)
@@ -263,6 +293,24 @@ class Training:
 
     # One generation.
 
+    def _jobs_left(self) -> int | None:
+        """Rank 0: return the number of jobs that `stop.episodes` leaves to the next generation; None: all of them.
+
+        The last job may take the run beyond the limit if it has several episodes.
+        """
+        assert self.writer
+        if not self._may_cut:
+            return None
+        left = self.writer.evaluations_left()
+        if left is not None:
+            left = -(-left // self.parts.problem.episodes_per_job)
+        if self._stored is None:
+            return left
+        known = self._stored.jobs(with_evaluations=self.parts.problem.is_objective)
+        if self._stop_reason() is not None:  # of a limit that was lowered
+            return known
+        return None if left is None else max(left, known)
+
     def _drawn_around(self) -> State:
         """Rank 0: return the state that the next generation is drawn around, which with a delay is an earlier one."""
         line = self.parts.delay_line
@@ -270,26 +318,30 @@ class Training:
 
     def _new_generation(self, evaluation_jobs: int, train: bool = True) -> Generation:
         state = self._drawn_around() if train and self.world.rank == 0 else self.state
-        return Generation(self.parts, state, evaluation_jobs, train, self._plan)
+        limit, stored = (self._limit, self._stored) if train else (None, None)
+        return Generation(self.parts, state, evaluation_jobs, train, self._plan, limit=limit, stored=stored)
 
     def _generation(self) -> Iterator[MetricsRow]:
         """Run one generation on all ranks, and perhaps some on rank 0 alone after it."""
-        evaluated = self._executor.run(self._new_generation(self._evaluations.due(self.state.generation)))
+        self._generation_now = self._new_generation(self._evaluations.due(self.state.generation))
+        evaluated = self._executor.run(self._generation_now)
+        self._generation_now = None  # frees memory: it has the state before the update
         self._interrupted = bool(evaluated.headers["signals"].max() > 0)
         if self.writer is None:
-            if self._replicated:
+            if self._replicated and not evaluated.is_cut:
                 self._update(evaluated.results, self._units(evaluated, self.state))
             return
         with self._failing_everywhere():
             metrics = self._complete(evaluated, self._executor, self._started)
         yield metrics
         alone = self._alone
-        if alone is None or not alone.is_next(False, metrics, evaluated):
+        if alone is None or evaluated.is_cut or not alone.is_next(False, metrics, evaluated):
             return
         while self._next_command() == RUN:
             self._started = time.perf_counter()
             self.state = replace(self.state, shared=contiguous(self.state.shared))
-            evaluated = alone.run(self.state, self._evaluations.due(self.state.generation), self._planner.plan)
+            evaluation_jobs = self._evaluations.due(self.state.generation)
+            evaluated = alone.run(self.state, evaluation_jobs, self._planner.plan, self._jobs_left())
             self._interrupted = bool(self.signals())
             with self._failing_everywhere():
                 metrics = self._complete(evaluated, alone.executor, self._started)
@@ -345,6 +397,8 @@ class Training:
         update if it is known.
         """
         assert self.writer
+        if evaluated.is_cut:
+            return self._record_cut(evaluated, executor, started)
         before, update_started = self.state, time.perf_counter()
         measured = measured or before
         problem, algorithm, results = self.parts.problem, self.parts.algorithm, evaluated.results
@@ -357,7 +411,7 @@ class Training:
         self.writer.evaluated(measured, results, evaluated.evaluation, units)  # before arrays are overwritten
         self._planner.add_durations(before, evaluated.job_seconds)  # likewise
         update = update or self._updated(before, results, units)
-        self.state = update.state
+        self.state, self._is_updated, self._stored = update.state, True, None
         if self.after_train_step is not None and isinstance(algorithm, GradientAlgorithm):
             sample = {**algorithm.sample(results), "gradient": algorithm.gradient(before, results)}
             self.after_train_step(sample, algorithm.losses(before, results))
@@ -380,6 +434,55 @@ class Training:
         self._planner.order(self.state)
         self.writer.notices(before.generation, algorithm.notices(before, results, update.after))
         return metrics
+
+    def _record_cut(self, evaluated: Evaluated, executor: Executor, started: float) -> MetricsRow:
+        """Rank 0: record a generation that a budget has cut short, without an update, and return its metrics.
+
+        The state after it has what the jobs have found, such as the best vector, for reports only: a run whose budget
+        is raised completes the generation from the state before it and from the stored outcomes.
+        """
+        assert self.writer and evaluated.outcomes is not None
+        before, problem, results = self.state, self.parts.problem, evaluated.results
+        self._planner.require_independent(int(evaluated.headers["mixed"].sum()))
+        units = self._units(evaluated, before)
+        algorithm, found, solutions = self.parts.algorithm, before, NOTHING_FOUND
+        metrics: Mapping[str, float] = {}
+        if len(results.rows):
+            solutions = algorithm.solutions(before, results)
+            if isinstance(algorithm, RecordingAlgorithm):
+                found, metrics = algorithm.recorded(before, results)
+        after = problem.merge(problem.carried().extract_from(before), units).merge_into(found)
+        is_new = self._stored is None or list(self._stored.chunks) != list(evaluated.outcomes.chunks)
+        failed = int(self.writer.counters["failed_generations"])
+        has_succeeded = bool(np.isfinite(results.rows["return_"]).any())
+        nothing_succeeded = len(results.rows) > 0 and not has_succeeded and failed >= before.generation
+        # Failures that end the run are repeated by the same command.
+        self.writer.begin_cut(StoredOutcomes([]) if nothing_succeeded else evaluated.outcomes)
+        self.writer.evaluated(before, results, evaluated.evaluation, units)
+        row = metrics_row(
+            problem,
+            before,
+            after,
+            evaluated,
+            {**metrics, **problem_metrics(problem, before, after), "skipped_update": 1.0},
+            self.writer.counters,
+            (self.world.size, len(executor.evaluators)),
+            time.perf_counter() - started,
+            self._info_keys,
+        )
+        counters = counters_after(self.writer.counters, row, results.rows)
+        if not (has_succeeded or nothing_succeeded):  # the few jobs that are left say little
+            counters["failed_generations"] = failed
+        self.writer.counters.update(counters)
+        self.writer.count_evaluations(row)
+        self.writer.add_cut(before, after, row, solutions, is_new)
+        if is_new:
+            self.writer.message(
+                f"generation {before.generation}: stop.episodes: {self.config.stop.episodes} leaves "
+                f"{row['episodes_this_generation']} {self.writer.jobs_name}, so it makes no update"
+            )
+        self._stored, self._is_cut, self._is_updated = None, True, is_new
+        return row
 
     def _update(self, results: Results[object], units: Sequence[Arrays]) -> None:
         """Ranks other than 0 in a replicated update; rank 0 has the same RunError and reports it."""
@@ -516,5 +619,5 @@ class Training:
         """Rank 0: return whether the final evaluation of this theta is unknown."""
         if self.writer is None or self.writer.replay is not None or not self._evaluations.interval:
             return False
-        self.final = {} if self._trained else dict(self.writer.measured)
+        self.final = {} if self._is_updated else dict(self.writer.measured)
         return not self.final

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +19,7 @@ import numpy as np
 from hpc_es.config.registry import module
 from hpc_es.config.resolved import resolved
 from hpc_es.config.schema import Config
-from hpc_es.core.data import Arrays, ConfigData, JsonObject, ProblemState, Results, Rows, State, without_info
+from hpc_es.core.data import Array, Arrays, ConfigData, JsonObject, ProblemState, Results, Rows, State, without_info
 from hpc_es.core.errors import RunError
 from hpc_es.core.interfaces import Problem
 from hpc_es.storage.answers import Found
@@ -32,7 +33,8 @@ from hpc_es.training.found import found_by
 from hpc_es.training.generation import NOTHING_USED, Counters, MetricsRow, UpdateInputs, derived_fitness
 
 if TYPE_CHECKING:
-    from hpc_es.storage.checkpoint import Best
+    from hpc_es.storage.checkpoint import Best, CutShort
+    from hpc_es.training.outcomes import StoredOutcomes
 
 QUIET_GENERATIONS = 100  # for which a repeated notice is suppressed
 
@@ -119,6 +121,7 @@ class Recorder:
     """Records a run in memory, for runs that write no files; `RunWriter` also writes a run directory."""
 
     replay: UpdateReplay | None = None  # updates to compute again before the first new generation
+    pending: CutShort | None = None  # the generation that a budget cut short before the run was resumed
     remedy = ""  # what a user can do after a failed run
     state_is_whole = True  # False while an update overwrites the state, and if it failed
 
@@ -128,7 +131,7 @@ class Recorder:
         self.best: Best | None = None  # the best evaluation of a policy
         self.measured: Mapping[str, float] = {}  # results of a final evaluation before the run was resumed
         self.reason = ""  # why the run has ended
-        self._final: Arrays = {}  # what the problem learned from the final evaluation
+        self._final: Arrays = {}  # of the state, after a generation that was cut short and the final evaluation
         self._noticed: dict[str, int] = {}  # last generation of each notice
 
     # A generation.
@@ -145,6 +148,21 @@ class Recorder:
             solutions: new correct programs.
         """
         self._state = state
+
+    def begin_cut(self, outcomes: StoredOutcomes) -> None:
+        """Begin to record a generation that a budget has cut short to these outcomes, before `evaluated`."""
+
+    def add_cut(
+        self, before: State, after: State, row: MetricsRow, solutions: Sequence[JsonObject], is_new: bool
+    ) -> None:
+        """Record such a generation (see `add`).
+
+        Args:
+            before: the state, from which training continues if the budget is raised.
+            after: the same with what the jobs have found.
+            is_new: whether jobs were evaluated, and not all recalled from a checkpoint.
+        """
+        self._final = _changed(before.master, after.master)
 
     def failed(self, report: FailureReport) -> None:
         """Report the first failed job of a kind."""
@@ -222,6 +240,15 @@ class Recorder:
 
     # The end.
 
+    def evaluations_left(self) -> int | None:
+        """Return how many evaluations `stop.episodes` leaves; None without this limit."""
+        limit = self.config.stop.episodes
+        return None if limit is None else limit - int(self.counters["episodes"])
+
+    def outcome(self, state: State) -> State:
+        """Return the state with what a generation that was cut short and the final evaluation have found."""
+        return replace(state, master={**state.master, **self._final})
+
     def stop_reason(self) -> str | None:
         """Return the first limit of `stop:` that is reached, or None."""
         assert self._state
@@ -245,8 +272,7 @@ class Recorder:
     def carried(self) -> ProblemState:
         """Return the problem's arrays, including those from the final evaluation."""
         assert self._state
-        carried = self._problem.carried().extract_from(self._state)
-        return ProblemState(carried.shared, {**carried.master, **self._final})
+        return self._problem.carried().extract_from(self.outcome(self._state))
 
     def replayed(self, state: State) -> None:
         """Continue from this state, the result of `replay`."""
@@ -261,7 +287,7 @@ class Recorder:
         """Add what the problem learned from the final evaluation; return whether anything changed."""
         before = self.carried().master
         after = self._problem.merge(self.carried(), units).master
-        changed = {name: array for name, array in after.items() if array.tobytes() != before[name].tobytes()}
+        changed = _changed(before, after)
         self._final = {**self._final, **changed}
         return bool(changed)
 
@@ -269,12 +295,17 @@ class Recorder:
         """Record that the run is running, finished, interrupted or failed, and why."""
         self.reason = str(more.get("reason", ""))
 
+    @property
+    def jobs_name(self) -> str:
+        """What the log calls the jobs: programs, evaluations or episodes."""
+        offered = module("tasks", self.config.task.kind).OFFERS
+        if needs(self.config).searches == "programs":
+            return "programs"
+        return "evaluations" if offered.values or offered.measures_centre else "episodes"
+
     def end_message(self, status: str, reason: str, generations: int, final: Mapping[str, float]) -> str:
         """Return the last line of a run; `final` has the results of the final evaluation, if there was one."""
-        counters, searches = self.counters, needs(self.config).searches
-        offered = module("tasks", self.config.task.kind).OFFERS
-        evaluates = offered.values or offered.measures_centre
-        jobs = "programs" if searches == "programs" else "evaluations" if evaluates else "episodes"
+        counters, jobs = self.counters, self.jobs_name
         used = f"{counters['timesteps']:,} timesteps"
         if jobs != "episodes":
             used = f"{counters['episodes']:,} {jobs}"
@@ -298,3 +329,8 @@ class Recorder:
 
     def close(self) -> None:
         """Close files and release the directory."""
+
+
+def _changed(before: Arrays, after: Arrays) -> dict[str, Array]:
+    """Return the arrays that differ from those of the same names before."""
+    return {name: array for name, array in after.items() if array.tobytes() != before[name].tobytes()}

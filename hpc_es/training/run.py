@@ -351,7 +351,7 @@ class Run:
         if self._writer is None:
             return None
         with report_failure(self.world, self._writer):
-            summary = self._parts.algorithm.summary(self.state)
+            summary = self._parts.algorithm.summary(self._writer.outcome(self.state))
             return self._writer.result(self._parts.task.name, self._request.repetition, self.training.final, summary)
 
     def close(self) -> None:

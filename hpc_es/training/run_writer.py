@@ -27,7 +27,7 @@ from hpc_es.mpi.world import World
 from hpc_es.report.progress import Progress
 from hpc_es.storage import metrics_log, results
 from hpc_es.storage.answers import RESULT, Answer, Found
-from hpc_es.storage.checkpoint import Best, Increment, Snapshot, is_full
+from hpc_es.storage.checkpoint import Best, CutShort, Increment, Snapshot, is_full
 from hpc_es.storage.files import finite, remove_leftovers, write_json, write_text, written
 from hpc_es.storage.line_logs import EvaluationsLog, FailuresLog, ProgramsLog
 from hpc_es.storage.status import (
@@ -44,7 +44,8 @@ from hpc_es.tasks.problems import ranks_returns
 from hpc_es.training.collective import FailureReport
 from hpc_es.training.compatibility import needs, offers, rounding_warnings
 from hpc_es.training.found import CentreEvaluation
-from hpc_es.training.generation import MetricsRow
+from hpc_es.training.generation import NOTHING_USED, MetricsRow
+from hpc_es.training.outcomes import StoredOutcomes
 from hpc_es.training.recorder import Recorder, UpdateJournal, UpdateReplay
 from hpc_es.training.run_directory import CONFIG, OpenedRun
 from hpc_es.training.triggers import IntervalTrigger, TriggerList, Unit
@@ -100,6 +101,11 @@ class MetricsFiles:
         self._last, self._image = row, image
         if has_evaluation or int(row["generation"] or 0) % self._interval == 0:
             self._write()
+
+    def add_last(self, row: MetricsRow, image: Array | None = None) -> None:
+        """Write the row of a generation that was cut short, which a resumed run replaces."""
+        self._last, self._image = row, image
+        self.end()
 
     def end(self) -> None:
         """Write the last row if it is missing; `lengths` does not count it."""
@@ -166,6 +172,13 @@ class RunWriter(Recorder):
         if old:
             self.counters |= old.counters
             self.best, self._final = old.best, old.final
+        self._cut: CutShort | None = None  # the last generation if it was cut short, after the state
+        self._lengths_before_cut: dict[str, int] | None = None
+        self._after_pending = (self.counters, self._final)  # after `pending`
+        if old and old.cut:
+            seconds = {"seconds": old.counters["seconds"]}
+            self.counters, self._final = {**NOTHING_USED, **old.cut.counters, **seconds}, {}
+            self.pending = old.cut
         self.measured = final_evaluation(self.directory, old.generation if old else None)
         self._saved_generation = old.generation if old else -1
         self._journal = UpdateJournal(config.checkpoint.full_interval if needs(config).searches == "vectors" else 0)
@@ -268,7 +281,8 @@ class RunWriter(Recorder):
 
     def evaluated(self, state: State, results: Results[object], evaluation: Rows, units: Sequence[Arrays]) -> None:
         """Record the evaluations of a generation and the inputs of its update, before the update and `add`."""
-        self._journal.add(results, units)
+        if self._cut is None:
+            self._journal.add(results, units)
         self._image = next((arrays[IMAGE] for arrays in results.chunk_arrays if IMAGE in arrays), None)
         is_best = len(evaluation) > 0 and self.is_better(state, evaluation)
         self._best_arrays = {name: array.copy() for name, array in state.shared.items()} if is_best else None
@@ -278,8 +292,33 @@ class RunWriter(Recorder):
 
     def add(self, state: State, row: MetricsRow, solutions: Sequence[JsonObject]) -> None:
         """Record a finished generation: logs, progress, best evaluation, triggers (see `Recorder.add`)."""
-        self._state, self._final = state, {}
+        self._state, self._final, self.pending = state, {}, None
         self._metrics.add(row, len(self._evaluation) > 0, self._image)
+        self._add(row, solutions)
+        self._triggers(self._trigger_values())
+        self.beat()
+
+    def begin_cut(self, outcomes: StoredOutcomes) -> None:
+        """Begin to record a generation that a budget has cut short; its lines are not part of the next checkpoint."""
+        counters = {name: value for name, value in self.counters.items() if name != "seconds"}
+        self._cut, self._lengths_before_cut = CutShort(counters, outcomes.pack()), self._file_lengths()
+
+    def add_cut(
+        self, before: State, after: State, row: MetricsRow, solutions: Sequence[JsonObject], is_new: bool
+    ) -> None:
+        """Record such a generation: logs, progress, best evaluation (see `Recorder.add_cut`)."""
+        super().add_cut(before, after, row, solutions, is_new)
+        if is_new:
+            self._saved_generation = -1
+        else:
+            _, self._final = self._after_pending  # with the final evaluation
+        self.pending = None
+        self._metrics.add_last(row, self._image)
+        self._add(row, solutions)
+        self.beat()
+
+    def _add(self, row: MetricsRow, solutions: Sequence[JsonObject]) -> None:
+        """Record new programs, the best evaluation and the progress."""
         if solutions:
             self._programs.write(solutions)
         mean, shared = row["evaluation_return_mean"], self._best_arrays
@@ -293,8 +332,6 @@ class RunWriter(Recorder):
         self.progress.update(row, self.best.return_ if self.best else None)
         if is_best:
             self._opened.store.save_best(self._snapshot())
-        self._triggers(self._trigger_values())
-        self.beat()
 
     def failed(self, report: FailureReport) -> None:
         """Log the first failed job of a kind; later ones are only counted."""
@@ -324,21 +361,27 @@ class RunWriter(Recorder):
     def _snapshot(self, since: tuple[int, Increment] | None = None) -> Snapshot:
         """Return a checkpoint; `since` holds the updates that it stores instead of the state."""
         assert self._state
-        lengths = {**self._metrics.lengths(), **self._programs.lengths(), **self._evaluations.lengths()}
+        counters, final, cut = self.counters, self._final, self._cut
+        if self.pending is not None:  # an interruption before it was recorded again
+            (counters, final), cut = self._after_pending, self.pending
         run_ids = {} if self._loggers is None else self._loggers.run_ids
         return Snapshot(
             state=State(since[0], {}, {}) if since else self._state,
             increment=since[1] if since else None,
-            counters=self.counters,
+            counters=counters,
             best=dataclasses.replace(self.best, shared={}) if self.best and since else self.best,
             triggers=self._triggers.state(),
             config_text=self._text,
             config_hash=self._hash,
             identity=self._opened.identity,
-            file_lengths=lengths,
-            final=self._final,
+            file_lengths=self._lengths_before_cut or self._file_lengths(),
+            final=final,
+            cut=cut,
             provenance={**self._provenance, **({"loggers": run_ids} if run_ids else {})},
         )
+
+    def _file_lengths(self) -> dict[str, int]:
+        return {**self._metrics.lengths(), **self._programs.lengths(), **self._evaluations.lengths()}
 
     def save(self) -> Path:
         """Write a full checkpoint of the last finished generation unless there is one; return its file."""

@@ -52,11 +52,12 @@ def shifted(x: Any, shift: float = 0.0) -> float:
 def test_minimize_finds_the_result_of_a_strategy(kind: str) -> None:
     result = hpc_es.minimize(shifted, START, algorithm=kind, arguments={"shift": 0.5}, seed=3, max_evaluations=200)
     es = hpc_es.Strategy(kind, x0=START, seed=3, max_evaluations=200)
-    while es.generation < result.generations:
+    while es.stop() is None:
         es.tell([shifted(x, 0.5) for x in es.ask()])
     assert es.best is not None
     assert result.f == es.best.f and np.array_equal(result.x, es.best.x)
-    assert result.evaluations == es.evaluations and es.stop() == "max_evaluations: 200"
+    assert result.evaluations == es.evaluations == 200 and es.stop() == "max_evaluations: 200"
+    assert result.generations == es.generation
     assert result.f == shifted(result.x, 0.5) < 0.75
 
 

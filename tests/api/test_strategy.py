@@ -104,6 +104,30 @@ def test_strategy_stops_at_the_number_of_evaluations() -> None:
     assert es.stop() == "max_evaluations: 16"
 
 
+@pytest.mark.parametrize("rounds", [0, 8])
+def test_last_generation_is_cut_to_the_number_of_evaluations(rounds: int, tmp_path: Path) -> None:
+    """A search that goes on gets the other vectors of the generation, and is the one without a limit."""
+    es = strategy(max_evaluations=13, min_timesteps_per_generation=rounds and 2 * rounds)
+    free = strategy(min_timesteps_per_generation=rounds and 2 * rounds)
+    first, second = free.ask(), None
+    free.tell(sphere(first))
+    second = free.ask()
+    while es.stop() is None:
+        es.tell(sphere(es.ask()))
+    assert es.evaluations == 13 and es.stop() == "max_evaluations: 13"
+    assert es.best is not None and es.best.f == sphere(np.concatenate([first, second[:5]])).min()
+    es.save(tmp_path / "es.h5")
+    for search in (es, hpc_es.Strategy.load(tmp_path / "es.h5")):
+        assert search.best is not None and search.best.f == es.best.f
+        assert np.array_equal(search.ask(), second[5:])
+        with pytest.raises(ValueError, match="expected 3 values, one for each vector of ask"):
+            search.tell(np.ones(8))
+        search.tell(sphere(search.ask()))
+    free.tell(sphere(second))
+    assert np.array_equal(es.theta, free.theta) and np.array_equal(search.theta, free.theta)
+    assert np.array_equal(es.ask(), free.ask()) and es.generation == free.generation == (1 if rounds else 2)
+
+
 def test_rounds_of_one_generation_are_asked_in_turn() -> None:
     es = strategy(population_size=4, min_timesteps_per_generation=8)
     first = es.ask()

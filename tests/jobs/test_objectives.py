@@ -311,9 +311,9 @@ def test_target_value_can_be_reached_by_the_final_evaluation(tmp_path: Path) -> 
 def test_evaluations_of_the_centre_are_counted(tmp_path: Path) -> None:
     """Generations of 4 and, in generations 0, 3 and 6, the centre: 5, 9, 13, 18, 22, 26, 31."""
     run = centred(tmp_path, "run", "stop={episodes: 30}")
-    assert [row["episodes_total"] for row in runs.rows(run)] == [5, 9, 13, 18, 22, 26, 31]
-    assert len((run / "evaluations.csv").read_text().splitlines()) == 1 + 31
-    assert runs.status(run)["episodes"] == runs.status(run)["timesteps"] == 31
+    assert [row["episodes_total"] for row in runs.rows(run)] == [5, 9, 13, 18, 22, 26, 30]
+    assert len((run / "evaluations.csv").read_text().splitlines()) == 1 + 30
+    assert runs.status(run)["episodes"] == runs.status(run)["timesteps"] == 30
 
 
 # Jobs of unequal duration.

@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
@@ -230,9 +230,7 @@ class PolicyGradient(Strategy[None]):
         """Take an optimizer step, then update baseline, queue and buffer with this batch."""
         chunks, rewards = results.chunk_arrays, results.rows["return_"].astype(np.float64)
         tokens = np.concatenate([arrays["tokens"] for arrays in chunks])
-        best = best_programs.update(
-            state.master, results.rows, rewards, lambda job: self._texts(tokens[job : job + 1])[0]
-        )
+        best = self._best_arrays(state, results, tokens)
         succeeded = ~np.isnan(rewards)
         if not succeeded.any():
             return self._without_update(state, best), best_programs.metrics(best)
@@ -265,6 +263,18 @@ class PolicyGradient(Strategy[None]):
             after = self._state(state.generation + 1, descent.theta, baseline, entropy, master)
         losses = self.loss.with_total(state.theta, state.shared, losses)
         return after, {**descent.metrics, **losses, **metrics, **best_programs.metrics(best)}
+
+    def recorded(self, state: State, results: Results[None]) -> tuple[State, Mapping[str, float]]:
+        """Update the best and the first correct program with those of the first part of a batch."""
+        tokens = np.concatenate([arrays["tokens"] for arrays in results.chunk_arrays])
+        best = self._best_arrays(state, results, tokens)
+        return replace(state, master={**state.master, **best}), best_programs.metrics(best)
+
+    def _best_arrays(self, state: State, results: Results[None], tokens: Array) -> dict[str, Array]:
+        rewards = results.rows["return_"].astype(np.float64)
+        return best_programs.update(
+            state.master, results.rows, rewards, lambda job: self._texts(tokens[job : job + 1])[0]
+        )
 
     def _without_update(self, state: State, best: Arrays) -> State:
         """Return the state after a batch in which every program has failed."""

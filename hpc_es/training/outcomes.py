@@ -1,0 +1,151 @@
+"""Outcomes of chunks as arrays, for messages, and for the checkpoint of a generation that a budget cuts short."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from hpc_es.core.data import INFO, Array, Arrays, Chunk, Outcome, Purpose, Rows, dataclass
+from hpc_es.core.errors import CheckpointError
+from hpc_es.mpi.world import Int64, decode, encode
+
+PURPOSES: tuple[Purpose, ...] = ("train", "probe", "evaluate")
+ARRAY, LEARNED = "array/", "learned/"
+NUMBERS = 5  # of a chunk in `StoredOutcomes.table`
+
+
+def packed_outcome(outcome: Outcome) -> dict[str, Array]:
+    """Return rows, arrays and what the problem learned from a chunk, as arrays of a message."""
+    packed: dict[str, Array] = {
+        "rows": np.ascontiguousarray(outcome.rows).view(np.uint8),
+        "learned": np.array([len(parts) for parts in outcome.learned], np.int64),
+    }
+    packed |= {ARRAY + name: array for name, array in outcome.arrays.items()}
+    for unit, parts in enumerate(outcome.learned):
+        for part, arrays in enumerate(parts):
+            packed |= {f"{LEARNED}{unit}/{part}/{name}": array for name, array in arrays.items()}
+    return packed
+
+
+def unpacked_outcome(packed: Mapping[str, Array], row: np.dtype[np.void]) -> Outcome:
+    """Return the outcome from the result of `packed_outcome`, with rows of this dtype."""
+    learned: list[list[dict[str, Array]]] = [[{} for _ in range(count)] for count in packed["learned"].tolist()]
+    for key, array in packed.items():
+        if key.startswith(LEARNED):
+            unit, part, name = key.removeprefix(LEARNED).split("/", 2)
+            learned[int(unit)][int(part)][name] = array
+    arrays = {name.removeprefix(ARRAY): array for name, array in packed.items() if name.startswith(ARRAY)}
+    return Outcome(np.frombuffer(packed["rows"].tobytes(), row), arrays, learned=learned)
+
+
+def grouped(arrays: Arrays) -> dict[int, dict[str, Array]]:
+    """Return the arrays named NUMBER/NAME by number and name."""
+    groups: dict[int, dict[str, Array]] = {}
+    for key, array in arrays.items():
+        number, name = key.split("/", 1)
+        groups.setdefault(int(number), {})[name] = array
+    return groups
+
+
+@dataclass(frozen=True)
+class StoredOutcomes:
+    """The chunks of a generation that was cut short, those of evaluations first, and their outcomes on rank 0."""
+
+    chunks: Sequence[Chunk]  # with index 0 and generation 0
+    outcomes: Sequence[Outcome] = ()  # on other ranks none
+
+    @classmethod
+    def of(cls, chunks: Sequence[Chunk], outcomes: Mapping[int, Outcome]) -> StoredOutcomes:
+        """Return the chunks of all rounds of a generation with their outcomes, by chunk index."""
+        ordered = sorted(chunks, key=lambda chunk: chunk.purpose != "evaluate")
+        return cls([unnumbered(chunk) for chunk in ordered], [outcomes[chunk.index] for chunk in ordered])
+
+    def jobs(self, with_evaluations: bool) -> int:
+        """Return the number of jobs, with or without those that evaluate the centre."""
+        return sum(chunk.jobs for chunk in self.chunks if with_evaluations or chunk.purpose != "evaluate")
+
+    def by_chunk(self) -> dict[Chunk, Outcome | None]:
+        """Return the outcomes by chunk; None on ranks that do not have them."""
+        if not self.outcomes:
+            return dict.fromkeys(self.chunks)
+        return dict(zip(self.chunks, self.outcomes, strict=True))
+
+    # The chunks as a message.
+
+    def table(self) -> Int64:
+        """Return the chunks as numbers, int64[NUMBERS * chunks]."""
+        numbers = [(c.first_job, c.jobs, PURPOSES.index(c.purpose), c.parent, c.offset) for c in self.chunks]
+        return np.array(numbers, np.int64).reshape(-1)
+
+    @classmethod
+    def from_table(cls, table: Int64) -> StoredOutcomes:
+        """Return the chunks from the result of `table`, without outcomes."""
+        rows = table.reshape(-1, NUMBERS).tolist()
+        return cls([Chunk(0, first, jobs, PURPOSES[which], *more) for first, jobs, which, *more in rows])
+
+    # Chunks and outcomes in a checkpoint.
+
+    def pack(self) -> bytes:
+        """Return chunks and outcomes as bytes, with names and dtypes of the columns."""
+        columns = self.outcomes[0].rows.dtype.descr if self.outcomes else []
+        arrays: dict[str, Array] = {
+            "table": self.table(),
+            "columns": np.frombuffer(json.dumps(columns).encode(), np.uint8),
+        }
+        for number, outcome in enumerate(self.outcomes):
+            arrays |= {f"{number}/{name}": array for name, array in packed_outcome(outcome).items()}
+        return encode(arrays).tobytes()
+
+    @classmethod
+    def unpack(cls, packed: bytes, row: np.dtype[np.void]) -> StoredOutcomes:
+        """Return the result of `pack` with rows of this dtype; CheckpointError if a column is missing.
+
+        Numbers of `report.info` that were not recorded are NaN.
+        """
+        arrays = decode(np.frombuffer(packed, np.uint8))
+        chunks = cls.from_table(arrays.pop("table")).chunks
+        columns = json.loads(arrays.pop("columns").tobytes())  # [name, dtype] or [name, dtype, shape]
+        stored = np.dtype([(name, dtype, *map(tuple, shape)) for name, dtype, *shape in columns])
+        outcomes = [unpacked_outcome(group, stored) for group in grouped(arrays).values()]
+        return cls(chunks, [replace(outcome, rows=with_columns_of(row, outcome.rows)) for outcome in outcomes])
+
+
+def unnumbered(chunk: Chunk) -> Chunk:
+    """Return a chunk with index 0 and generation 0."""
+    return replace(chunk, index=0, generation=0)
+
+
+def continued(stored: Sequence[Chunk], asked: Sequence[Chunk]) -> tuple[list[Chunk], int]:
+    """Return the stored chunks that the asked jobs begin with, and the number of their jobs."""
+    if not stored:
+        return [], 0
+    jobs = [(chunk.purpose, chunk.parent, number) for chunk in asked for number in chunk.job_numbers]
+    known: list[Chunk] = []
+    done = 0
+    for chunk in stored:
+        own = [(chunk.purpose, chunk.parent, number) for number in chunk.job_numbers]
+        if own != jobs[done : done + chunk.jobs]:
+            break
+        known.append(chunk)
+        done += chunk.jobs
+    return known, done
+
+
+def with_columns_of(row: np.dtype[np.void], rows: Rows) -> Rows:
+    """Return rows with the columns of `row`, matched by name; numbers of `report.info` may be missing, as NaN.
+
+    Raises CheckpointError if another column is missing.
+    """
+    if rows.dtype == row:
+        return rows
+    mapped = np.zeros(len(rows), row)
+    for name in row.names or ():
+        is_missing = name not in (rows.dtype.names or ()) or rows.dtype[name].shape != row[name].shape
+        if is_missing and name != INFO:
+            text = f"the rows of the checkpoint have no column {name!r} {row[name]}, which this run needs"
+            raise CheckpointError(f"{text}; they have {rows.dtype.descr}: resume with the code that wrote it")
+        mapped[name] = np.nan if is_missing else rows[name]
+    return mapped
