@@ -124,8 +124,9 @@ def measured(path: Path) -> list[tuple[float, float, Any]]:
         numbers = {name: json.loads(text) for name, text in line.items() if name not in own}
         violation = sum(max(numbers.pop(name), 0.0) for name in list(numbers) if name == "c0")
         found.append((violation, float(line["value"]), numbers))
-    final = json.loads((path / "result.json").read_text())["best"]
-    if final["job"] == -1 and final["generation"] == 4:  # the final evaluation is not in the table
+    result = json.loads((path / "result.json").read_text())
+    final = result["best"]
+    if final["job"] == -1 and final["generation"] == result["generations"]:  # the final evaluation is not in the table
         found.append((final.get("violation", 0.0), final["value"], None))
     return found
 
