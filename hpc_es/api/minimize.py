@@ -19,6 +19,7 @@ from hpc_es.config.resolved import dump_json, parse_resolved
 from hpc_es.config.schema import Config
 from hpc_es.core.data import ConfigData, Float64, JsonObject
 from hpc_es.core.errors import RunFailedError
+from hpc_es.core.paths import argument
 from hpc_es.mpi.connect import connect
 from hpc_es.mpi.guard import Signals, install_hooks
 from hpc_es.mpi.world import World
@@ -196,7 +197,7 @@ def _config(
 
 def _parts(config: Config, f: Callable[..., object], initial_points: str | Path | Points | None) -> Parts:
     """Return the parts of a run on this rank, with the function and the points themselves in place of their names."""
-    source = Path(initial_points) if isinstance(initial_points, str) else initial_points
+    source = argument(initial_points, "initial_points") if isinstance(initial_points, str | Path) else initial_points
     points = None if source is None else points_from(source, config.task)
     scales = config.task.coordinates().scales
     calls = PythonEvaluator(

@@ -16,6 +16,7 @@ from hpc_es.algorithms.common.injection import INJECTED, injected_in
 from hpc_es.algorithms.common.side_by_side import side_by_side
 from hpc_es.api.arguments import BoundsInput, argument_errors, read_bounds, require_algorithm
 from hpc_es.config.loading import validate
+from hpc_es.config.options import build_kind
 from hpc_es.config.registry import module
 from hpc_es.config.resolved import config_hash, dump, identity, parse_resolved
 from hpc_es.config.schema import Config
@@ -24,6 +25,7 @@ from hpc_es.core.errors import CheckpointError, ConfigError
 from hpc_es.core.interfaces import RunContext
 from hpc_es.core.keys import Keys
 from hpc_es.core.machine import __version__
+from hpc_es.core.paths import argument
 from hpc_es.core.population import Population, unperturbed
 from hpc_es.tasks.function import ObjectiveTask, initial_vector
 from hpc_es.tasks.functions.parameters import Value
@@ -53,8 +55,7 @@ def parts_of(config: Config, task: Any, chunk_size: int) -> Parts:
     if problems := list(algorithm_mismatches(config, problem)):
         raise ConfigError(problems)
     noise = build_noise(config, keys, problem.layout, None) if requirements.noise else None
-    build = module("algorithms", config.algorithm.kind).build
-    algorithm = side_by_side(build(config.algorithm, problem, noise, keys, chunk_size))
+    algorithm = side_by_side(build_kind("algorithms", config.algorithm, problem, noise, keys, chunk_size))
     row = row_dtype((*problem.columns, *requirements.columns))
     return Parts(task, None, problem, noise, algorithm, row, chunk_size, problem.cutting, requirements.growing)
 
@@ -377,7 +378,7 @@ class Strategy:
             counters |= {"to_inject": self._to_inject.tolist(), "is_asked": self._is_asked}
         config = (dump(self.config), config_hash(self.config), identity(self.config))
         versions, state = {"versions": {"hpc_es": __version__}}, _without_injected(self._state)
-        save(Path(path), Snapshot(state, counters, None, {}, *config, {}, versions))
+        save(argument(path, "path"), Snapshot(state, counters, None, {}, *config, {}, versions))
 
     @staticmethod
     def load(path: str | Path) -> Strategy:
@@ -385,7 +386,7 @@ class Strategy:
         from hpc_es.storage.checkpoint import load
         from hpc_es.storage.compare import verify_restored
 
-        snapshot = load(Path(path))
+        snapshot = load(argument(path, "path"))
         config = parse_resolved(snapshot.config_text)
         if getattr(config.task, "function", None) != OUTSIDE:
             raise CheckpointError(f"{path}: expected a file of Strategy.save, found the checkpoint of a run")

@@ -30,6 +30,7 @@ from typing import Any, Literal, TypeGuard
 from zipimport import zipimporter
 
 from hpc_es.core.errors import ConfigError, nearest
+from hpc_es.core.paths import current_directory, expanded
 
 Package = Literal["algorithms", "tasks", "policies", "noise"]
 
@@ -184,7 +185,7 @@ def _import_module(module: str, key: str) -> ModuleType:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             text = f"the module {module!r} imports {error.name!r}, which is not installed"
             raise ConfigError([(key, text)]) from error
-        searched = f"{Path.cwd()}, the config's directory and the installed packages"
+        searched = f"{current_directory()}, the config's directory and the installed packages"
         raise ConfigError([(key, f"there is no module {module!r} (searched: {searched})")]) from None
     except (Exception, SystemExit) as error:  # of the user's code
         text = f"the module {module!r} fails when it is imported: {type(error).__name__}: {error}"
@@ -199,7 +200,7 @@ def make_importable(*directories: Path | str) -> None:
 
     Outputs of runs and tunings, and directories directly within them, are left out.
     """
-    candidates = [Path.cwd(), *(Path(directory).absolute() for directory in directories)]
+    candidates = [current_directory(), *(Path(directory).absolute() for directory in directories)]
     allowed = []
     for directory in filter(Path.is_dir, candidates):
         if not any(any(path.glob(mark)) for path in (directory, directory.parent) for mark in RUN_MARKS):
@@ -210,8 +211,8 @@ def make_importable(*directories: Path | str) -> None:
 def import_from(directories: Iterable[str]) -> None:
     """Make modules in these directories importable, which `make_importable` has checked on rank 0."""
     _import_directories[:] = dict.fromkeys(directories)
-    on_path = {str(Path(entry).absolute()) for entry in sys.path}  # "" is the current directory
-    sys.path += [directory for directory in _import_directories if directory not in on_path]
+    # "" and "." do not count: they mean another directory as soon as code of the user changes the current one.
+    sys.path += [directory for directory in _import_directories if directory not in sys.path]
 
 
 def import_directories() -> tuple[str, ...]:
@@ -401,6 +402,14 @@ def within_config_directory(directory: str | Path | None) -> Iterator[None]:
         _config_directory[:] = before
 
 
+def config_path(text: str, directory: Path | None = None) -> Path:
+    """Return a path of the config, relative to its directory, with ~ and the variables of this rank replaced.
+
+    `directory` replaces that of the config. Raises ValueError for a variable that is not set.
+    """
+    return (config_directory() if directory is None else directory) / expanded(text)
+
+
 def config_directory() -> Path:
     """Return the directory of the config, or the current one if none was set."""
-    return _config_directory[0] if _config_directory else Path.cwd()
+    return _config_directory[0] if _config_directory else current_directory()

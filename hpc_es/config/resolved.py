@@ -60,6 +60,8 @@ def _plain(value: object, keep: Callable[[dataclasses.Field[object], object], bo
         return _plain_fields(value, keep)
     if isinstance(value, Mapping):
         return {name: _plain(item, keep) for name, item in value.items()}
+    if isinstance(value, Path):
+        return str(value)
     return [_plain(item, keep) for item in value] if isinstance(value, tuple | list) else value
 
 
@@ -134,6 +136,8 @@ def _build(hint: Hint, value: Any) -> object:
     if isinstance(value, list) and get_origin(member) in LISTS:
         items = (_build(item_hint(hint, index), item) for index, item in enumerate(value))
         return tuple(items) if get_origin(member) is tuple else list(items)
+    if isinstance(value, str) and Path in (types := union_members(hint)) and str not in types:
+        return Path(value)
     return value
 
 
