@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from hpc_es.algorithms.common.injection import INJECTED, injected_in
 from hpc_es.algorithms.common.side_by_side import side_by_side
-from hpc_es.api.arguments import BoundsInput, argument_errors, read_bounds, require_algorithm
+from hpc_es.api.arguments import BoundsInput, argument_errors, as_list, read_bounds, require_algorithm
 from hpc_es.config.loading import validate
 from hpc_es.config.options import build_kind
 from hpc_es.config.registry import module
@@ -26,6 +26,7 @@ from hpc_es.core.interfaces import RunContext
 from hpc_es.core.keys import Keys
 from hpc_es.core.machine import __version__
 from hpc_es.core.paths import argument
+from hpc_es.core.plain import plain
 from hpc_es.core.population import Population, unperturbed
 from hpc_es.tasks.function import ObjectiveTask, initial_vector
 from hpc_es.tasks.functions.parameters import Value
@@ -81,13 +82,13 @@ def vector_options(
         for name, value in (("x0", None if is_random else x0), ("region", region), ("bounds", bounds)):
             if value is not None:
                 raise ConfigError([(name, "is given, but parameters have their own ranges: remove one of them")])
-        return {"parameters": _plain(parameters), "bounds": {"keep": keep}, **initial, **unrecorded}
+        return {"parameters": plain(parameters, "task.parameters"), "bounds": {"keep": keep}, **initial, **unrecorded}
     if (x0 is None) == (region is None):
         raise ConfigError([("x0", f"expected x0, region or parameters, found {'neither' if x0 is None else 'both'}")])
     start: ConfigData
     if region is None:
         try:
-            first = np.asarray(x0, np.float64)
+            first = np.asarray(as_list(x0), np.float64)
         except (ValueError, TypeError) as error:
             text = (
                 f"expected a vector of numbers, found {x0!r} ('random' is for named parameters; otherwise use region)"
@@ -97,7 +98,7 @@ def vector_options(
         start = {"dimension": first.size, "initial": first.tolist()}
     else:
         try:
-            lows, highs = np.broadcast_arrays(*(np.asarray(side, np.float64) for side in region))
+            lows, highs = np.broadcast_arrays(*(np.asarray(as_list(side), np.float64) for side in region))
         except ValueError as error:
             raise ConfigError([("region", f"expected low and high of the same length: {error}")]) from error
         _require_vector("region", lows)
@@ -111,15 +112,6 @@ def vector_options(
     }
 
 
-def _plain(value: Any) -> Any:
-    """Return mappings, arrays, tuples and NumPy numbers as dicts, lists and numbers."""
-    if isinstance(value, Mapping):
-        return {name: _plain(item) for name, item in value.items()}
-    if isinstance(value, list | tuple | np.ndarray):
-        return [_plain(item) for item in value]
-    return value.item() if isinstance(value, np.generic) else value
-
-
 def _require_vector(name: str, values: Float64) -> None:
     if values.ndim != 1 or not values.size:
         raise ConfigError([(name, f"expected a vector of numbers, found an array of shape {values.shape}")])
@@ -131,7 +123,11 @@ def algorithm_options(kind: str, sigma0: float | None, options: ConfigData) -> C
     fields = {field.name for field in dataclasses.fields(module("algorithms", kind).Options)}
     section: dict[str, Any] = {"kind": kind}
     if sigma0 is not None:
-        section["sigma"] = float(sigma0)
+        section["sigma"] = plain(sigma0, "algorithm.sigma")
+        if isinstance(section["sigma"], list):
+            text = f"expected one number for all coordinates, found a list of {len(section['sigma'])}: with parameters"
+            remedy = "each coordinate has a scale of its own (low and high), or scale the coordinates in the function"
+            raise ConfigError([("algorithm.sigma", f"{text} {remedy}")])
     optimizer = {}
     for name, value in options.items():
         inner = name.removeprefix("optimizer_")

@@ -23,6 +23,7 @@ from hpc_es.core.data import ConfigData, Json
 from hpc_es.core.errors import ConfigError, ConfigProblem, Problems, UserError
 from hpc_es.core.interfaces import Needs
 from hpc_es.core.paths import absolute, expanded
+from hpc_es.core.plain import plain
 
 
 def with_presets(cls: OptionsClass, data: ConfigData) -> ConfigData:
@@ -105,9 +106,10 @@ def validate(data: ConfigData) -> Config:
 def draft(data: ConfigData) -> tuple[Config, Problems]:
     """Return a draft of the config that `data` describes, and all mistakes; see `config.validation`.
 
-    Its `output` and `directory` have ~ and variables replaced; other paths are replaced where they are used.
+    `data` may have numbers and arrays of NumPy and other values of Python: see `core.plain`. ConfigError for those that
+    a config cannot hold. `output` and `directory` have ~ and variables replaced; other paths where they are used.
     """
-    data, wrong = _with_directories(data)
+    data, wrong = _with_directories(plain(data))
     if isinstance(directory := data.get("directory"), str):
         registry.make_importable(*registry.import_directories(), directory)
     config, problems = validation.draft(Config, with_presets(Config, data))
