@@ -145,7 +145,11 @@ class Repetitions:
         with writing(directory):
             directory.mkdir(parents=True, exist_ok=True)
         file, new = directory / "config.yaml", identity(config)
-        old = completed(plain_data(file.read_text()), named_user_kinds(resolved(config))) if file.exists() else new
+        old = (
+            completed(plain_data(file.read_text(encoding="utf-8")), named_user_kinds(resolved(config)))
+            if file.exists()
+            else new
+        )
         if different := differences(old, new, "in the directory"):
             lines = "\n  ".join(different)
             raise UserError(
@@ -269,7 +273,7 @@ def status_name(shard: Shard | None) -> str:
 def finished_generations(run: Path) -> int:
     """Return the number of finished generations in the status file of a run, 0 without one."""
     try:
-        return int(json.loads((run / "status.json").read_text())["generation"])
+        return int(json.loads((run / "status.json").read_text(encoding="utf-8"))["generation"])
     except (OSError, ValueError, KeyError, TypeError):
         return 0
 

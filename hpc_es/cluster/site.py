@@ -171,7 +171,7 @@ def detect(environ: Mapping[str, str]) -> Detected:
     scratch = next((f"${name}" for name in ("SCRATCH", "WORK") if Path(environ.get(name) or "-").is_dir()), None)
     add("scratch", scratch, "variable of this shell" if scratch else "neither $SCRATCH nor $WORK is a directory")
     command = [sys.executable, "-m", "hpc_es.mpi.plugin"]  # not in this process: it imports MPI without starting it
-    done = subprocess.run(command, check=False, capture_output=True, text=True)  # noqa: S603
+    done = subprocess.run(command, check=False, capture_output=True, encoding="utf-8", errors="replace")  # noqa: S603
     if done.returncode == 0:
         add("mpi_plugin", None, f"found now: {done.stdout.strip()}")
     else:
@@ -209,7 +209,7 @@ def partitions(text: str) -> dict[str, Nodes]:
 def _output(*command: str) -> str:
     """Return the output of a command, "" if it fails or does not exist."""
     try:
-        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=20)  # noqa: S603
+        done = subprocess.run(command, check=False, capture_output=True, encoding="utf-8", errors="replace", timeout=20)  # noqa: S603
     except (OSError, subprocess.SubprocessError):
         return ""
     return done.stdout if done.returncode == 0 else ""

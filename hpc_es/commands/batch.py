@@ -311,7 +311,7 @@ def _edited_script(arguments: argparse.Namespace, batch: BatchScript) -> list[st
 def _submit(words: Sequence[str], previous: str) -> str:
     """Submit a script (words for sbatch), after the job `previous` unless that is ""; return the number of the job."""
     command = ["sbatch", "--parsable", *([f"--dependency=afterany:{previous}"] if previous else []), *words]
-    done = subprocess.run(command, check=False, capture_output=True, text=True)  # noqa: S603
+    done = subprocess.run(command, check=False, capture_output=True, encoding="utf-8", errors="replace")  # noqa: S603
     if done.returncode:
         raise UserError(f"sbatch refused {shlex.join(words)}: {done.stderr.strip()}")
     return done.stdout.strip().partition(";")[0]  # the name of the cluster may follow
@@ -360,7 +360,7 @@ def run_submit(arguments: argparse.Namespace) -> int:
         raise UserError("expected qsub on the PATH, found none: run this on the cluster, or see --dry-run")
     write_script(path, script)
     command = ["qsub", *(["-J", script.array()] if script.array() else []), str(path)]
-    done = subprocess.run(command, check=False, capture_output=True, text=True)  # noqa: S603
+    done = subprocess.run(command, check=False, capture_output=True, encoding="utf-8", errors="replace")  # noqa: S603
     if done.returncode:
         raise UserError(f"{shlex.join(command)} failed: {done.stderr.strip()}")
     sys.stdout.write(done.stdout)

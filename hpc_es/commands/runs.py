@@ -101,8 +101,8 @@ def _run_row(path: Path) -> JsonObject:
     from hpc_es.storage.status import run_state, seconds_since
 
     state, row = run_state(path), _last_row(path)
-    status = json.loads((path / "status.json").read_text()) if state["state"] != "not begun" else {}
-    config = plain_data((path / "config.yaml").read_text()) if (path / "config.yaml").is_file() else {}
+    status = json.loads((path / "status.json").read_text(encoding="utf-8")) if state["state"] != "not begun" else {}
+    config = plain_data((path / "config.yaml").read_text(encoding="utf-8")) if (path / "config.yaml").is_file() else {}
     stop = config.get("stop") or {}
     generation = int(row["generation"] or 0) + 1 if row else int(state.get("generation", 0))
     used = {

@@ -106,7 +106,7 @@ def require_run(path: Path) -> None:
 
 def _entry(run: Path) -> JsonObject:
     try:
-        status = json.loads((run / "status.json").read_text())
+        status = json.loads((run / "status.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         status = {}
     status = {**status, "status": run_state(run)["state"]} if isinstance(status, dict) and "status" in status else {}
@@ -195,7 +195,7 @@ def read_results(directory: Path) -> list[Result]:
     """Return the results in order of repetition, the first if there are two; UserError if a line is damaged."""
     results: dict[int, Result] = {}
     for path in [directory / ALONE, *sorted((directory / SHARDS).glob("*-of-*.jsonl"))]:
-        text = path.read_text() if path.exists() else ""
+        text = path.read_text(encoding="utf-8") if path.exists() else ""
         lines = [text] if path.name == ALONE and text else text.split("\n")[:-1]
         for number, line in enumerate(lines, 1):
             try:
@@ -209,7 +209,7 @@ def read_results(directory: Path) -> list[Result]:
 def repetitions(directory: Path) -> int | None:
     """Return the number of repetitions according to config.yaml in this directory; None if there is no config.yaml."""
     path = directory / "config.yaml"
-    return int(plain_data(path.read_text()).get("repetitions", 1)) if path.exists() else None
+    return int(plain_data(path.read_text(encoding="utf-8")).get("repetitions", 1)) if path.exists() else None
 
 
 def summary(rows: Sequence[Result], total: int | None = None) -> JsonObject:

@@ -351,7 +351,7 @@ class SubprocessEvaluator:
         scratch = self._new_scratch()
         since = time.monotonic()
         parameters, result_file = scratch / "parameters", scratch / "result"
-        parameters.write_text(self._command.format_parameters(values))
+        parameters.write_text(self._command.format_parameters(values), encoding="utf-8")
         words = self._command.with_paths(parameters, result_file, seed)
         environment = program_environment(os.environ, self._command.environment)
         ended = self._runner.run(words, scratch, environment, self._command.timeout_seconds, poll)

@@ -111,9 +111,9 @@ def _read_vector(path: Path) -> Float64:
             case ".npy":
                 array = np.load(path, allow_pickle=False)
             case ".json":
-                array = np.array(json.loads(path.read_text()))
+                array = np.array(json.loads(path.read_text(encoding="utf-8")))
             case ".txt":
-                array = np.loadtxt(path, ndmin=1)
+                array = np.loadtxt(path, ndmin=1, encoding="utf-8")
             case _:
                 text = f"expected a number, a list, {RANDOM!r} or a file ({', '.join(SUFFIXES)}), found {path.name!r}"
                 raise _error(text)
