@@ -149,6 +149,10 @@ def run_completion(arguments: argparse.Namespace) -> int:
                 "DIR",
             }:
                 action.complete = shtab.DIRECTORY if action.metavar == "DIR" else shtab.FILE  # type: ignore[attr-defined]
+            if (name, action.dest) == ("new", "kind"):
+                from hpc_es.commands.experiments import kinds_of_new
+
+                action.choices = kinds_of_new()
         commands.add_parser(name, help=summary(name), parents=[parser], add_help=False)
     sys.stdout.write(shtab.complete(top, arguments.shell) + "\n")
     return 0

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpc_es.core.arguments import config_source, expanded_path, whole_number
-from hpc_es.core.errors import UserError, nearest
+from hpc_es.core.errors import UserError, as_yaml, nearest
 
 if TYPE_CHECKING:
     from hpc_es.config.options import Row
@@ -47,7 +47,7 @@ def run_new(arguments: argparse.Namespace) -> int:
     copied with the files that it needs. Existing files are not replaced.
     """
     kind = arguments.kind
-    examples = {file.stem: file for file in _examples() if file.suffix == ".yaml"}
+    examples = _example_configs()
     if kind is None:
         width = max(map(len, [*STARTERS, *examples]))
         lines = [f"{name:{width}}  {text}" for name, text in STARTERS.items()]
@@ -84,6 +84,15 @@ def _examples() -> list[Path]:
     return sorted(folder.iterdir()) if folder else []
 
 
+def _example_configs() -> dict[str, Path]:
+    return {file.stem: file for file in _examples() if file.suffix == ".yaml"}
+
+
+def kinds_of_new() -> list[str]:
+    """Return the values of KIND of `hpc-es new`, for the completion of shells."""
+    return [*STARTERS, *_example_configs()]
+
+
 def _subject(example: Path) -> str:
     """Return the first comment line of an example, shortened."""
     line = example.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
@@ -101,6 +110,8 @@ def _example_files(name: str, path: Path) -> Iterator[tuple[Path, str]]:
             pattern = rf"^base: *{re.escape(other)}$" if other.endswith(".yaml") else rf"\b{re.escape(other[:-3])}:"
             if other != source and re.search(pattern, text, re.MULTILINE):
                 pending[other] = path.with_name(other)
+        if target == path and path.stem != name:  # runs with the name of the example would use the same directory
+            text = re.sub(r"^name: .*$", lambda _: f"name: {as_yaml(path.stem)}", text, count=1, flags=re.MULTILINE)
         yield target, text.replace(f"configs/{source}", str(target)).replace(f"runs/{name}", f"runs/{path.stem}")
 
 
