@@ -109,7 +109,12 @@ def draft(data: ConfigData) -> tuple[Config, Problems]:
     `data` may have numbers and arrays of NumPy and other values of Python: see `core.plain`. ConfigError for those that
     a config cannot hold. `output` and `directory` have ~ and variables replaced; other paths where they are used.
     """
-    data, wrong = _with_directories(plain(data))
+    data = plain(data)
+    if isinstance(data, dict):
+        from hpc_es.config.yaml_text import nested  # imports yaml, which other ranks than 0 do not need
+
+        data = nested(data)
+    data, wrong = _with_directories(data)
     if isinstance(directory := data.get("directory"), str):
         registry.make_importable(*registry.import_directories(), directory)
     config, problems = validation.draft(Config, with_presets(Config, data))
@@ -227,13 +232,13 @@ def _is_tuning(data: ConfigData) -> bool:
 
 def _read(source: Path | str, overrides: Iterable[str]) -> tuple[ConfigData, str]:
     """Return the data of a file or config string, whose task may come from an override, and the stem of the file."""
-    from hpc_es.config.yaml_text import override, read_yaml  # imports yaml, which other ranks than 0 do not need
+    from hpc_es.config.yaml_text import override, read_config  # imports yaml, which other ranks than 0 do not need
 
     if isinstance(source, str) and config_strings.is_config_string(source):
         registry.make_importable()
         return config_strings.parse_config_string(source, override({}, overrides).get("task")), ""
     registry.make_importable(Path(source).parent)
-    return read_yaml(Path(source)), Path(source).stem
+    return read_config(Path(source)), Path(source).stem
 
 
 def table(source: Path | str | None = None, overrides: Iterable[str] = ()) -> str:

@@ -17,7 +17,7 @@ from hpc_es.config.loading import validate
 from hpc_es.config.options import Count, Limits, option, options
 from hpc_es.config.resolved import resolved
 from hpc_es.config.schema import Config
-from hpc_es.config.yaml_text import override, parse, read_yaml
+from hpc_es.config.yaml_text import override, parse, read_config, read_yaml
 from hpc_es.core.data import ConfigData
 from hpc_es.core.errors import ConfigError, ConfigProblem
 from hpc_es.storage.results import budget
@@ -251,7 +251,7 @@ def _base(path: Path, name: object) -> tuple[ConfigData, str | None, list[Config
     registry.make_importable(path.parent, directory)
     try:
         return (
-            (config_strings.parse_config_string(name) if is_string else read_yaml(path.parent / name)),
+            (config_strings.parse_config_string(name) if is_string else read_config(path.parent / name)),
             str(directory),
             [],
         )
