@@ -8,7 +8,6 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from types import ModuleType
 from typing import IO, NoReturn
 
@@ -146,8 +145,16 @@ def run_completion(arguments: argparse.Namespace) -> int:
     for name in COMMANDS:
         parser = command_parser(name)
         for action in parser._actions:
-            if action.type is Path or action.metavar in {"CONFIG", "FILE", "DIR"}:
+            if action.type in {command_line.expanded_path, command_line.written_file} or action.metavar in {
+                "CONFIG",
+                "FILE",
+                "DIR",
+            }:
                 action.complete = shtab.DIRECTORY if action.metavar == "DIR" else shtab.FILE  # type: ignore[attr-defined]
+            if (name, action.dest) == ("new", "kind"):
+                from hpc_es.commands.experiments import kinds_of_new
+
+                action.choices = kinds_of_new()
         commands.add_parser(name, help=summary(name), parents=[parser], add_help=False)
     sys.stdout.write(shtab.complete(top, arguments.shell) + "\n")
     return 0

@@ -81,13 +81,14 @@ def read_bounds(bounds: BoundsInput, size: int) -> tuple[Side, Side]:
     with `low` and `high`. Two pairs for two coordinates can mean both: the form decides in which every low is less than
     its high; ConfigError if both or neither are possible, and for anything else.
     """
+    bounds = as_list(bounds)
     if bounds is None:
         return None, None
     if isinstance(bounds, Mapping) and set(bounds) <= {"low", "high"}:
         return _side(bounds.get("low")), _side(bounds.get("high"))
     if hasattr(bounds, "lb") and hasattr(bounds, "ub"):  # scipy.optimize.Bounds
         return _side(bounds.lb), _side(bounds.ub)
-    items = [_side(item) for item in bounds] if isinstance(bounds, Sequence | np.ndarray) else []
+    items = [_side(item) for item in bounds] if isinstance(bounds, Sequence) else []
     lengths = [len(item) if isinstance(item, list) else None for item in items]
     is_pairs = len(items) == size and lengths == [2] * size
     is_sides = len(items) == 2 and all(length in {None, size} for length in lengths)
@@ -105,9 +106,14 @@ def read_bounds(bounds: BoundsInput, size: int) -> tuple[Side, Side]:
     raise ConfigError([("bounds", f"expected {FORMS} ({size} pairs here), found {_described(bounds, lengths)}")])
 
 
+def as_list(value: Any) -> Any:
+    """Return an array or number of NumPy, PyTorch or JAX as a list or number; anything else as it is."""
+    return value.tolist() if hasattr(value, "__array__") and hasattr(value, "tolist") else value
+
+
 def _side(value: Any) -> Any:
     """Return an array or a sequence as a list, with None for infinite numbers; anything else as it is."""
-    value = value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+    value = as_list(value)
     if isinstance(value, Sequence) and not isinstance(value, str):
         return [_side(item) for item in value]
     return None if isinstance(value, float) and np.isinf(value) else value

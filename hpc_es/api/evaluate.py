@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from hpc_es.algorithms.actor_critic.episodes import sampling_actor
+from hpc_es.config.options import build_kind
 from hpc_es.config.registry import module, within_config_directory
 from hpc_es.config.schema import USUAL_CHUNK, Config
 from hpc_es.core.data import INFO, Chunk, Jobs, JsonObject, Outcome, ProblemState, Rows, cut
@@ -25,6 +26,7 @@ from hpc_es.core.errors import CheckpointError, UserError
 from hpc_es.core.global_generators import restored_generators
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.core.machine import stepping_differences
+from hpc_es.core.paths import absolute
 from hpc_es.core.policy import Actor, Batch, Episodic, Policy
 from hpc_es.core.population import unperturbed
 from hpc_es.devices import jax_setup
@@ -98,7 +100,7 @@ def _evaluate_model(source: StoredPolicy, asked: EvaluationRequest) -> JsonObjec
     config = source.config
     info = config.report.reductions()
     with within_config_directory(config.directory):
-        task = module("tasks", config.task.kind).build(config.task, info=info)
+        task = build_kind("tasks", config.task, info=info)
     task.use_what_is_compiled(source.path)
     problem = task.problem("vectors", None, Keys(asked.seed), USUAL_CHUNK)
     episodes = asked.episodes if problem.evaluation_episodes is None else problem.evaluation_episodes
@@ -226,7 +228,7 @@ def snapshots(run: Path, trust: bool = False) -> list[str]:
         raise CheckpointError(f"{run}: expected a run directory with checkpoints, found none")
     for path in paths:
         check_snapshot(path, load(path), trust)
-    return [str(path) for path in paths]
+    return [str(absolute(path)) for path in paths]  # environments may change the current directory
 
 
 def prepare_all(run: Path, overridden: Changed, trust: bool = False) -> JsonObject:

@@ -25,6 +25,7 @@ from hpc_es.config.resolved import completed, dump, identity, named_user_kinds, 
 from hpc_es.config.schema import Config
 from hpc_es.core.data import JsonObject, dataclass
 from hpc_es.core.errors import ConfigError, UserError, failure_from_error
+from hpc_es.core.paths import current_directory
 from hpc_es.core.rank_output import terminal_errors
 from hpc_es.core.slurm import this_run
 from hpc_es.mpi.connect import connect
@@ -147,7 +148,11 @@ class Repetitions:
         with writing(directory):
             directory.mkdir(parents=True, exist_ok=True)
         file, new = directory / "config.yaml", identity(config)
-        old = completed(plain_data(file.read_text()), named_user_kinds(resolved(config))) if file.exists() else new
+        old = (
+            completed(plain_data(file.read_text(encoding="utf-8")), named_user_kinds(resolved(config)))
+            if file.exists()
+            else new
+        )
         if different := differences(old, new, "in the directory"):
             lines = "\n  ".join(different)
             raise UserError(
@@ -290,7 +295,7 @@ def status_name(shard: Shard | None) -> str:
 def finished_generations(run: Path) -> int:
     """Return the number of finished generations in the status file of a run, 0 without one."""
     try:
-        return int(json.loads((run / "status.json").read_text())["generation"])
+        return int(json.loads((run / "status.json").read_text(encoding="utf-8"))["generation"])
     except (OSError, ValueError, KeyError, TypeError):
         return 0
 
@@ -310,13 +315,13 @@ def parser() -> argparse.ArgumentParser:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of a job: the config, its overrides, and how to run it."""
-    from hpc_es.core.arguments import whole_number
+    from hpc_es.core.arguments import config_source, expanded_path, whole_number
 
     text = "YAML file of the experiment (hpc-es options lists the keys), or config string: env=c(...),agent=c(...)"
-    parser.add_argument("config", metavar="CONFIG", help=text)
+    parser.add_argument("config", metavar="CONFIG", type=config_source, help=text)
     text = "changed setting, such as algorithm.sigma=0.1; the value is YAML"
     parser.add_argument("overrides", nargs="*", default=[], metavar="key=value", help=text)
-    parser.add_argument("--output", type=Path, metavar="DIR", help="run directory (default: runs/<name>)")
+    parser.add_argument("--output", type=expanded_path, metavar="DIR", help="run directory (default: runs/<name>)")
     text = "auto: resume if DIR has a checkpoint; never: refuse a DIR with a run; require: refuse a DIR without one"
     parser.add_argument("--resume", choices=("auto", "never", "require"), default="auto", help=text)
     text = "run part i of n of the repetitions, i from 0 (default: the index in a SLURM job array, or all)"
@@ -355,6 +360,7 @@ def _job_message(options: argparse.Namespace) -> JsonObject:
     from hpc_es.config.loading import read
     from hpc_es.storage.results import Shard
 
+    here = current_directory()  # code of the user may change it as soon as it is imported
     config = valid_config(read(options.config, options.overrides), options.output)
     shard = Shard.parse(options.shard) if options.shard else None
     if shard is not None and config.repetitions == 1:
@@ -363,10 +369,10 @@ def _job_message(options: argparse.Namespace) -> JsonObject:
         shard = Shard.of_array(os.environ)
     if options.ranks is not None and not options.check:
         raise UserError("--ranks is only for --check; the launcher sets the ranks of a run: mpiexec -n 4, srun -n 64")
-    output = str(options.output) if options.output else None
+    output = str(here / options.output) if options.output else None
     return {
         **config_message(config),
-        "output": output or str(config.output),
+        "output": output or str(here / str(config.output)),
         "resume": options.resume,
         "shard": astuple(shard) if shard else None,
         "check": {"ranks": options.ranks, "output": output, "call": options.call} if options.check else None,

@@ -20,6 +20,7 @@ from hpc_es.config.schema import Config
 from hpc_es.core.data import ConfigData, Float64, JsonObject
 from hpc_es.core.errors import Exit, RunFailedError, exits_as_errors
 from hpc_es.core.global_generators import GlobalGenerators
+from hpc_es.core.paths import argument
 from hpc_es.mpi.connect import connect
 from hpc_es.mpi.guard import Signals, install_hooks
 from hpc_es.mpi.world import World
@@ -103,7 +104,7 @@ def minimize(
     target: float | None = None,
     bounds: BoundsInput = None,
     keep: str = "reflect",
-    arguments: JsonObject | None = None,
+    arguments: Mapping[str, object] | None = None,
     batch: int = 0,
     timeout_seconds: float | None = None,
     seed: int = 0,
@@ -132,7 +133,7 @@ def minimize(
     - `initial_points`: vectors, float64[k, size], or mappings such as {"layers": 3, "solver": "cg"}, that are evaluated
       first; a mapping may also have `value` (and `constraints`), which are then taken over without an evaluation. Or a
       CSV or JSON file of points, as in `task.initial_points`. For cma_es and sep_cma_es.
-    - `arguments`: further keyword arguments of `f`.
+    - `arguments`: further keyword arguments of `f`, of any type.
     - `callback(intermediate_result)` is called on rank 0 after each generation, with the best vector so far and the
       metrics of the generation. If its only parameter is named x or xk, it gets the best vector. If it raises
       StopIteration, the search ends.
@@ -155,7 +156,7 @@ def minimize(
             "constraint_handling": constraint_handling,
             "batch": batch,
             "timeout_seconds": timeout_seconds,
-            "arguments": dict(arguments or {}),
+            "arguments": dict.fromkeys(arguments or ()),  # their names; f gets the values themselves
         }
         return {
             "seed": seed,
@@ -168,18 +169,22 @@ def minimize(
 
     generators = GlobalGenerators()
     with generators.exchanged(), exits_as_errors():
-        config = _config(world, data, f, initial_points)
+        config = _config(world, data, f, arguments, initial_points)
         signals = Signals()
         try:
             with exits_as_errors():
-                return _run(world, signals, config, _parts(config, f, initial_points), callback, generators)
+                return _run(world, signals, config, _parts(config, f, arguments, initial_points), callback, generators)
         finally:
             signals.restore()
             world.poll = None
 
 
 def _config(
-    world: World, data: Callable[[], ConfigData], f: Callable[..., object], initial_points: str | Path | Points | None
+    world: World,
+    data: Callable[[], ConfigData],
+    f: Callable[..., object],
+    arguments: Mapping[str, object] | None,
+    initial_points: str | Path | Points | None,
 ) -> Config:
     """Return the config of the arguments of `minimize` on every rank; rank 0 validates it, builds the parts and warns.
 
@@ -189,7 +194,7 @@ def _config(
     def checked() -> Config:
         config = validate(data())
         # Raises if f cannot be called so, or the algorithm or a point does not fit.
-        problem = _parts(config, f, initial_points).problem
+        problem = _parts(config, f, arguments, initial_points).problem
         for text in filter(None, (*rounding_warnings(config, problem), budget_warning(config, problem))):
             text_of_arguments = text.replace("algorithm.kind", "algorithm").replace("algorithm.", "")
             text_of_arguments = text_of_arguments.replace("stop.episodes", "max_evaluations")
@@ -203,13 +208,18 @@ def _config(
     return parse_resolved(message["config"])
 
 
-def _parts(config: Config, f: Callable[..., object], initial_points: str | Path | Points | None) -> Parts:
+def _parts(
+    config: Config,
+    f: Callable[..., object],
+    arguments: Mapping[str, object] | None,
+    initial_points: str | Path | Points | None,
+) -> Parts:
     """Return the parts of a run on this rank, with the function and the points themselves in place of their names."""
-    source = Path(initial_points) if isinstance(initial_points, str) else initial_points
+    source = argument(initial_points, "initial_points") if isinstance(initial_points, str | Path) else initial_points
     points = None if source is None else points_from(source, config.task)
     scales = config.task.coordinates().scales
     calls = PythonEvaluator(
-        objective(f, config.task.arguments, scales),
+        objective(f, dict(arguments or {}), scales),
         config.task.batch > 0,
         config.task.timeout_seconds,
         config.task.constraint_names,

@@ -14,8 +14,9 @@ import numpy.typing as npt
 
 from hpc_es.algorithms.common.injection import INJECTED, injected_in
 from hpc_es.algorithms.common.side_by_side import side_by_side
-from hpc_es.api.arguments import BoundsInput, argument_errors, read_bounds, require_algorithm
+from hpc_es.api.arguments import BoundsInput, argument_errors, as_list, read_bounds, require_algorithm
 from hpc_es.config.loading import validate
+from hpc_es.config.options import build_kind
 from hpc_es.config.registry import module
 from hpc_es.config.resolved import config_hash, dump, identity, parse_resolved
 from hpc_es.config.schema import Config
@@ -24,6 +25,8 @@ from hpc_es.core.errors import CheckpointError, ConfigError
 from hpc_es.core.interfaces import RunContext
 from hpc_es.core.keys import Keys
 from hpc_es.core.machine import __version__
+from hpc_es.core.paths import argument
+from hpc_es.core.plain import plain
 from hpc_es.core.population import Population, unperturbed
 from hpc_es.tasks.function import ObjectiveTask, initial_vector
 from hpc_es.tasks.functions.parameters import Value
@@ -54,8 +57,7 @@ def parts_of(config: Config, task: Any, chunk_size: int) -> Parts:
     if problems := list(algorithm_mismatches(config, problem)):
         raise ConfigError(problems)
     noise = build_noise(config, keys, problem.layout, None) if requirements.noise else None
-    build = module("algorithms", config.algorithm.kind).build
-    algorithm = side_by_side(build(config.algorithm, problem, noise, keys, chunk_size))
+    algorithm = side_by_side(build_kind("algorithms", config.algorithm, problem, noise, keys, chunk_size))
     row = row_dtype((*problem.columns, *requirements.columns))
     return Parts(task, None, problem, noise, algorithm, row, chunk_size, problem.cutting, requirements.growing)
 
@@ -81,13 +83,13 @@ def vector_options(
         for name, value in (("x0", None if is_random else x0), ("region", region), ("bounds", bounds)):
             if value is not None:
                 raise ConfigError([(name, "is given, but parameters have their own ranges: remove one of them")])
-        return {"parameters": _plain(parameters), "bounds": {"keep": keep}, **initial, **unrecorded}
+        return {"parameters": plain(parameters, "task.parameters"), "bounds": {"keep": keep}, **initial, **unrecorded}
     if (x0 is None) == (region is None):
         raise ConfigError([("x0", f"expected x0, region or parameters, found {'neither' if x0 is None else 'both'}")])
     start: ConfigData
     if region is None:
         try:
-            first = np.asarray(x0, np.float64)
+            first = np.asarray(as_list(x0), np.float64)
         except (ValueError, TypeError) as error:
             text = (
                 f"expected a vector of numbers, found {x0!r} ('random' is for named parameters; otherwise use region)"
@@ -97,7 +99,7 @@ def vector_options(
         start = {"dimension": first.size, "initial": first.tolist()}
     else:
         try:
-            lows, highs = np.broadcast_arrays(*(np.asarray(side, np.float64) for side in region))
+            lows, highs = np.broadcast_arrays(*(np.asarray(as_list(side), np.float64) for side in region))
         except ValueError as error:
             raise ConfigError([("region", f"expected low and high of the same length: {error}")]) from error
         _require_vector("region", lows)
@@ -111,15 +113,6 @@ def vector_options(
     }
 
 
-def _plain(value: Any) -> Any:
-    """Return mappings, arrays, tuples and NumPy numbers as dicts, lists and numbers."""
-    if isinstance(value, Mapping):
-        return {name: _plain(item) for name, item in value.items()}
-    if isinstance(value, list | tuple | np.ndarray):
-        return [_plain(item) for item in value]
-    return value.item() if isinstance(value, np.generic) else value
-
-
 def _require_vector(name: str, values: Float64) -> None:
     if values.ndim != 1 or not values.size:
         raise ConfigError([(name, f"expected a vector of numbers, found an array of shape {values.shape}")])
@@ -131,7 +124,11 @@ def algorithm_options(kind: str, sigma0: float | None, options: ConfigData) -> C
     fields = {field.name for field in dataclasses.fields(module("algorithms", kind).Options)}
     section: dict[str, Any] = {"kind": kind}
     if sigma0 is not None:
-        section["sigma"] = float(sigma0)
+        section["sigma"] = plain(sigma0, "algorithm.sigma")
+        if isinstance(section["sigma"], list):
+            text = f"expected one number for all coordinates, found a list of {len(section['sigma'])}: with parameters"
+            remedy = "each coordinate has a scale of its own (low and high), or scale the coordinates in the function"
+            raise ConfigError([("algorithm.sigma", f"{text} {remedy}")])
     optimizer = {}
     for name, value in options.items():
         inner = name.removeprefix("optimizer_")
@@ -415,7 +412,7 @@ class Strategy:
             counters |= {"to_inject": self._to_inject.tolist(), "is_asked": self._is_asked}
         config = (dump(self.config), config_hash(self.config), identity(self.config))
         versions, state = {"versions": {"hpc_es": __version__}}, _without_injected(self._state)
-        save(Path(path), Snapshot(state, counters, None, {}, *config, {}, versions))
+        save(argument(path, "path"), Snapshot(state, counters, None, {}, *config, {}, versions))
 
     @staticmethod
     def load(path: str | Path) -> Strategy:
@@ -423,7 +420,7 @@ class Strategy:
         from hpc_es.storage.checkpoint import load
         from hpc_es.storage.compare import verify_restored
 
-        snapshot = load(Path(path))
+        snapshot = load(argument(path, "path"))
         config = parse_resolved(snapshot.config_text)
         if getattr(config.task, "function", None) != OUTSIDE:
             raise CheckpointError(f"{path}: expected a file of Strategy.save, found the checkpoint of a run")

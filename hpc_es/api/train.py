@@ -14,11 +14,13 @@ from pathlib import Path
 from types import TracebackType
 
 from hpc_es.config import registry
+from hpc_es.config.config_strings import is_config_string
 from hpc_es.config.loading import read
 from hpc_es.config.schema import Config
 from hpc_es.core.data import Array, Arrays, ConfigData, JsonObject, State, read_only
 from hpc_es.core.errors import ConfigError, Exit, RunError, UserError, exits_as_errors
 from hpc_es.core.global_generators import GlobalGenerators, restored_generators
+from hpc_es.core.paths import argument, current_directory, expanded
 from hpc_es.mpi.connect import connect
 from hpc_es.mpi.guard import Signals, install_hooks
 from hpc_es.mpi.world import World
@@ -122,8 +124,10 @@ def _request(
     after_train_step: AfterTrainStep | None,
     generators: GlobalGenerators,
 ) -> tuple[RunRequest, ConfigData]:
-    config = _config(source, output)
-    directory = Path(output or config.output or f"runs/{config.name or 'unnamed'}")
+    here = current_directory()  # code of the user may change it as soon as it is imported
+    own = argument(output, "output") if output else None
+    config = _config(source, own)
+    directory = own or here / expanded(config.output or f"runs/{config.name or 'unnamed'}")
     keeps_samples = after_train_step is not None
     if keeps_samples:
         require_gradient(config, "after_train_step")
@@ -156,12 +160,17 @@ def _trigger(trigger: Trigger, number: int) -> IntervalTrigger:
     return IntervalTrigger(function, interval, name=f"user_{number}" if name in {"", "<lambda>"} else name)
 
 
-def _config(source: ConfigSource, output: str | Path | None) -> Config:
+def _source(source: str | Path) -> str | Path:
+    """Return a config string, or the path of a config file with ~ and variables replaced."""
+    return source if is_config_string(str(source)) else argument(source, "config")
+
+
+def _config(source: ConfigSource, output: Path | None) -> Config:
     if isinstance(source, str | Path):
-        source = read(source)
+        source = read(_source(source))
     else:
         registry.make_importable()
-    config = source if isinstance(source, Config) else valid_config(source, Path(output) if output else None)
+    config = source if isinstance(source, Config) else valid_config(source, output)
     if config.repetitions > 1:
         raise ConfigError([("repetitions", f"is {config.repetitions}, but train() runs one: call it for each one")])
     if config.mpi.fault_tolerance:

@@ -109,7 +109,7 @@ KEYS = set(asdict(Restarts(0)))
 def read_status(path: Path) -> JsonObject | None:
     """Return the mapping in a JSON file, None if there is none."""
     try:
-        content = json.loads(path.read_text())
+        content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
     return content if isinstance(content, dict) else None

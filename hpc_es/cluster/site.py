@@ -21,6 +21,7 @@ from hpc_es.config.options import Count, Limits, option, options
 from hpc_es.config.yaml_text import read_yaml
 from hpc_es.core.data import Json
 from hpc_es.core.errors import ConfigError, ConfigProblem, as_yaml, found_text
+from hpc_es.core.paths import current_directory, expanded
 
 Word = Annotated[str, Limits(min_length=1)]
 Words = Annotated[tuple[Word, ...], Limits(min_length=1)]
@@ -68,10 +69,14 @@ class Site:
         if isinstance(self.gpus_per_node, str) and not re.fullmatch(GPUS, self.gpus_per_node, re.ASCII):
             text = f"expected a number, or type and number such as a100:4, found {found_text(self.gpus_per_node)}"
             yield "gpus_per_node", text
-        directory = str(self.scratch_directory())
-        if "$" in directory or not Path(directory).is_absolute():
-            text = f"expected an absolute path with variables that are set, such as /scratch/$USER, found {directory!r}"
-            yield "scratch", text
+        for name, words in (("scratch", [self.scratch or "/"]), ("python", self.python), ("container", self.container)):
+            try:
+                places = [expanded(word) for word in words or ()]
+            except ValueError as error:
+                yield name, str(error)
+                continue
+            if name == "scratch" and not Path(places[0]).is_absolute():
+                yield name, f"expected an absolute path, such as /scratch/$USER, found {places[0]!r}"
         for text in self.options:
             if not text.startswith("-") or text.count("'") % 2 or text.count('"') % 2:
                 yield "options", f"expected options such as --constraint=genoa, found {found_text(text)}"
@@ -86,13 +91,16 @@ class Site:
         return [word for text in self.options for word in shlex.split(text)]
 
     def scratch_directory(self) -> Path:
-        """Return `scratch` with variables of the environment and ~ replaced; the current directory if it is null."""
-        return Path(os.path.expandvars(self.scratch or Path.cwd())).expanduser()
+        """Return `scratch` with ~ and variables replaced; the current directory if it is null."""
+        return Path(expanded(self.scratch)) if self.scratch else current_directory()
 
     def interpreter(self, submitting: str) -> tuple[str, ...]:
-        """Return the words that start Python in a job, given the Python that submits it."""
-        own = self.python or (("python",) if self.container else (submitting,))
-        return (*self.container, *own)
+        """Return the words that start Python in a job, given the Python that submits it; ~ and variables are replaced.
+
+        A script has the words in quotes, so its shell would not replace them.
+        """
+        own = tuple(map(expanded, self.python or ())) or (("python",) if self.container else (submitting,))
+        return (*map(expanded, self.container), *own)
 
     def has_srun(self) -> bool:
         """Return whether the launcher is srun, whose options are known."""
@@ -163,7 +171,7 @@ def detect(environ: Mapping[str, str]) -> Detected:
     scratch = next((f"${name}" for name in ("SCRATCH", "WORK") if Path(environ.get(name) or "-").is_dir()), None)
     add("scratch", scratch, "variable of this shell" if scratch else "neither $SCRATCH nor $WORK is a directory")
     command = [sys.executable, "-m", "hpc_es.mpi.plugin"]  # not in this process: it imports MPI without starting it
-    done = subprocess.run(command, check=False, capture_output=True, text=True)  # noqa: S603
+    done = subprocess.run(command, check=False, capture_output=True, encoding="utf-8", errors="replace")  # noqa: S603
     if done.returncode == 0:
         add("mpi_plugin", None, f"found now: {done.stdout.strip()}")
     else:
@@ -201,7 +209,7 @@ def partitions(text: str) -> dict[str, Nodes]:
 def _output(*command: str) -> str:
     """Return the output of a command, "" if it fails or does not exist."""
     try:
-        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=20)  # noqa: S603
+        done = subprocess.run(command, check=False, capture_output=True, encoding="utf-8", errors="replace", timeout=20)  # noqa: S603
     except (OSError, subprocess.SubprocessError):
         return ""
     return done.stdout if done.returncode == 0 else ""

@@ -85,8 +85,10 @@ def measure(world: World, directory: Path) -> JsonObject:
 
 def seconds_since_start() -> float:
     """Return the age of this process: the time that its imports and the start of MPI have taken."""
-    ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
-    return float(Path("/proc/uptime").read_text().split()[0]) - ticks / os.sysconf("SC_CLK_TCK")
+    ticks = int(Path("/proc/self/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[19])
+    return float(Path("/proc/uptime").read_text(encoding="utf-8", errors="replace").split()[0]) - ticks / os.sysconf(
+        "SC_CLK_TCK"
+    )
 
 
 def pairs(hosts: Sequence[str]) -> dict[str, tuple[int, int]]:

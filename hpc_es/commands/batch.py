@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpc_es.core import slurm
-from hpc_es.core.arguments import memory_size, time_limit, whole_number, word
+from hpc_es.core.arguments import config_source, expanded_path, memory_size, time_limit, whole_number, word
 from hpc_es.core.errors import ConfigError, UserError
+from hpc_es.core.paths import kept_directory
 
 if TYPE_CHECKING:
     from hpc_es.cluster.sbatch import BatchScript, Kind
@@ -60,7 +61,7 @@ def add_slurm_arguments(parser: argparse.ArgumentParser, **defaults: str) -> Non
         text = concept.meaning + (f" (default: {defaults[name]})" if name in defaults else "")
         parser.add_argument(concept.option, dest=name, type=kind, metavar=metavar, help=text)
     text = "site profile (default: ~/.config/hpc_es/site.yaml, if it exists)"
-    parser.add_argument("--site", type=Path, metavar="FILE", help=text)
+    parser.add_argument("--site", type=expanded_path, metavar="FILE", help=text)
     parser.set_defaults(passed_on=[])
 
 
@@ -70,7 +71,7 @@ def add_sbatch_arguments(parser: argparse.ArgumentParser) -> None:
 
     parser.usage = "hpc-es sbatch CONFIG [key=value ...] [options] [-- options of sbatch]"
     text = "YAML file of an experiment or tuning, or config string"
-    parser.add_argument("config", metavar="CONFIG", help=text)
+    parser.add_argument("config", metavar="CONFIG", type=config_source, help=text)
     text = "changed setting, such as seed=3; for a tuning a fixed setting"
     parser.add_argument("overrides", nargs="*", default=[], metavar="key=value", help=text)
     of_gpus = {
@@ -85,11 +86,11 @@ def add_sbatch_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--chain", type=whole_number, default=1, metavar="N", help=text)
     text = "copy the virtual environment to the local disk of each node first; useful for hundreds of ranks"
     parser.add_argument("--node-copy", action="store_true", help=text)
-    parser.add_argument("--output", type=Path, metavar="DIR", help="run directory (default: runs/<name>)")
+    parser.add_argument("--output", type=expanded_path, metavar="DIR", help="run directory (default: runs/<name>)")
     text = (
         "submit this script, which may be edited, instead of a new one; only the options of the command line change it"
     )
-    parser.add_argument("--script", type=Path, metavar="FILE", help=text)
+    parser.add_argument("--script", type=expanded_path, metavar="FILE", help=text)
     text = "submit a config without a limit in stop; the job is requeued until it is cancelled or its algorithm ends"
     parser.add_argument("--forever", action="store_true", help=text)
     parser.add_argument("--dry-run", action="store_true", help="print the script; write and submit nothing")
@@ -209,10 +210,11 @@ def _experiment_job(arguments: argparse.Namespace, site: Site, passed_on: Sequen
     from hpc_es.training.build import valid_config
     from hpc_es.training.check import check
 
-    config = valid_config(read(arguments.config, arguments.overrides), arguments.output)
-    asked = resources(arguments, site, passed_on, config.device, config.mpi.ranks_per_gpu)
-    ranks = total_ranks(asked)
-    check(config, ranks, arguments.output, call=False)
+    with kept_directory():
+        config = valid_config(read(arguments.config, arguments.overrides), arguments.output)
+        asked = resources(arguments, site, passed_on, config.device, config.mpi.ranks_per_gpu)
+        ranks = total_ranks(asked)
+        check(config, ranks, arguments.output, call=False)
     if not config.stop.has_limit and not arguments.forever:
         text = "has no limit, so the job would be requeued at each time limit until it is cancelled"
         raise ConfigError([("stop", f"{text}: {LIMITS}, or use --forever")])
@@ -230,11 +232,12 @@ def _tuning_job(arguments: argparse.Namespace, site: Site, passed_on: Sequence[s
     from hpc_es.tuning.plan import check, load
 
     path = Path(arguments.config)
-    plan = load(path, arguments.overrides)
-    mpi = plan.base.get("mpi")
-    ranks_per_gpu = mpi.get("ranks_per_gpu", 1) if isinstance(mpi, Mapping) else 1
-    asked = resources(arguments, site, passed_on, plan.base.get("device"), ranks_per_gpu)
-    check(plan, total_ranks(asked))
+    with kept_directory():
+        plan = load(path, arguments.overrides)
+        mpi = plan.base.get("mpi")
+        ranks_per_gpu = mpi.get("ranks_per_gpu", 1) if isinstance(mpi, Mapping) else 1
+        asked = resources(arguments, site, passed_on, plan.base.get("device"), ranks_per_gpu)
+        check(plan, total_ranks(asked))
     run = Path(arguments.output or site.scratch_directory() / "runs" / path.stem).absolute()
     fixed = ["--fixed", *arguments.overrides] if arguments.overrides else []
     return BatchJob(path.stem, [str(path.absolute()), str(run), *fixed], (plan.trials, "trials"), asked)
@@ -308,7 +311,7 @@ def _edited_script(arguments: argparse.Namespace, batch: BatchScript) -> list[st
 def _submit(words: Sequence[str], previous: str) -> str:
     """Submit a script (words for sbatch), after the job `previous` unless that is ""; return the number of the job."""
     command = ["sbatch", "--parsable", *([f"--dependency=afterany:{previous}"] if previous else []), *words]
-    done = subprocess.run(command, check=False, capture_output=True, text=True)  # noqa: S603
+    done = subprocess.run(command, check=False, capture_output=True, encoding="utf-8", errors="replace")  # noqa: S603
     if done.returncode:
         raise UserError(f"sbatch refused {shlex.join(words)}: {done.stderr.strip()}")
     return done.stdout.strip().partition(";")[0]  # the name of the cluster may follow
@@ -357,7 +360,7 @@ def run_submit(arguments: argparse.Namespace) -> int:
         raise UserError("expected qsub on the PATH, found none: run this on the cluster, or see --dry-run")
     write_script(path, script)
     command = ["qsub", *(["-J", script.array()] if script.array() else []), str(path)]
-    done = subprocess.run(command, check=False, capture_output=True, text=True)  # noqa: S603
+    done = subprocess.run(command, check=False, capture_output=True, encoding="utf-8", errors="replace")  # noqa: S603
     if done.returncode:
         raise UserError(f"{shlex.join(command)} failed: {done.stderr.strip()}")
     sys.stdout.write(done.stdout)
@@ -376,7 +379,7 @@ def add_site_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", choices=("init", "check"), help=text)
     add_slurm_arguments(parser, **{**DEFAULTS, "nodes": NODES, "time": f"{TIME} minutes", "job_name": "site_check"})
     text = "directory of the report (default: runs/site_check, on the scratch directory of the profile)"
-    parser.add_argument("--output", type=Path, metavar="DIR", help=text)
+    parser.add_argument("--output", type=expanded_path, metavar="DIR", help=text)
     parser.add_argument("--dry-run", action="store_true", help="print the profile or script; write and submit nothing")
 
 

@@ -6,18 +6,20 @@ import argparse
 import os
 import signal
 import sys
-from pathlib import Path
 
 from hpc_es.core import slurm
-from hpc_es.core.arguments import positive, whole_number
+from hpc_es.core.arguments import config_source, expanded_path, positive, whole_number, written_file
 from hpc_es.core.errors import UserError
+from hpc_es.core.paths import shown
 
 RANKS = (8, 64, 512, 1440)
 
 
 def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the config, the numbers of ranks and the constants of the cluster."""
-    parser.add_argument("config", metavar="CONFIG", help="YAML file of an experiment, or config string")
+    parser.add_argument(
+        "config", metavar="CONFIG", type=config_source, help="YAML file of an experiment, or config string"
+    )
     text = "changed setting, such as algorithm.population_size=1440"
     parser.add_argument("overrides", nargs="*", default=[], metavar="key=value", help=text)
     text = "numbers of ranks (default: 8,64,512,1440)"
@@ -28,7 +30,7 @@ def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--length", type=whole_number, metavar="STEPS", help=text)
     parser.add_argument("--json", action="store_true", help="print JSON")
     text = "draw seconds per generation and efficiency: .png, .pdf or .svg"
-    parser.add_argument("--plot", type=Path, metavar="FILE", help=text)
+    parser.add_argument("--plot", type=written_file, metavar="FILE", help=text)
     cluster = parser.add_argument_group("the cluster")
     text = "ranks per node (default: 48)"
     cluster.add_argument("--cores-per-node", type=whole_number, default=48, metavar="N", help=text)
@@ -81,7 +83,7 @@ def run_plan(arguments: argparse.Namespace) -> int:
         sys.stdout.write(plan_report.text(str(config.name), measured, predicted, sbatch))
     if arguments.plot is not None:
         plan_report.draw(str(config.name), predicted, arguments.plot)
-        sys.stderr.write(f"{arguments.plot} written\n")
+        sys.stderr.write(f"{shown(arguments.plot)} written\n")
     return 0
 
 
@@ -94,7 +96,7 @@ def _ranks(text: str) -> tuple[int, ...]:
 
 def add_requeue_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the run and its exit status."""
-    parser.add_argument("run", metavar="RUN", type=Path, help="run directory")
+    parser.add_argument("run", metavar="RUN", type=expanded_path, help="run directory")
     parser.add_argument("--status", type=int, required=True, metavar="N", help="exit status of srun")
     parser.add_argument("--chain", action="store_true", help="the job is one of a chain (hpc-es sbatch --chain)")
     text = "part of a job array (default: that of this array task)"

@@ -12,8 +12,8 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpc_es.core.arguments import whole_number
-from hpc_es.core.errors import UserError, nearest
+from hpc_es.core.arguments import config_source, expanded_path, whole_number
+from hpc_es.core.errors import UserError, as_yaml, nearest
 
 if TYPE_CHECKING:
     from hpc_es.config.options import Row
@@ -34,7 +34,9 @@ def add_new_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the kind of experiment and the file."""
     text = f"{', '.join(STARTERS)}, or the name of an example config (default: list all)"
     parser.add_argument("kind", nargs="?", metavar="KIND", help=text)
-    parser.add_argument("file", nargs="?", type=Path, metavar="FILE", help="file to write (default: KIND.yaml)")
+    parser.add_argument(
+        "file", nargs="?", type=expanded_path, metavar="FILE", help="file to write (default: KIND.yaml)"
+    )
 
 
 def run_new(arguments: argparse.Namespace) -> int:
@@ -45,7 +47,7 @@ def run_new(arguments: argparse.Namespace) -> int:
     copied with the files that it needs. Existing files are not replaced.
     """
     kind = arguments.kind
-    examples = {file.stem: file for file in _examples() if file.suffix == ".yaml"}
+    examples = _example_configs()
     if kind is None:
         width = max(map(len, [*STARTERS, *examples]))
         lines = [f"{name:{width}}  {text}" for name, text in STARTERS.items()]
@@ -82,6 +84,15 @@ def _examples() -> list[Path]:
     return sorted(folder.iterdir()) if folder else []
 
 
+def _example_configs() -> dict[str, Path]:
+    return {file.stem: file for file in _examples() if file.suffix == ".yaml"}
+
+
+def kinds_of_new() -> list[str]:
+    """Return the values of KIND of `hpc-es new`, for the completion of shells."""
+    return [*STARTERS, *_example_configs()]
+
+
 def _subject(example: Path) -> str:
     """Return the first comment line of an example, shortened."""
     line = example.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
@@ -99,6 +110,8 @@ def _example_files(name: str, path: Path) -> Iterator[tuple[Path, str]]:
             pattern = rf"^base: *{re.escape(other)}$" if other.endswith(".yaml") else rf"\b{re.escape(other[:-3])}:"
             if other != source and re.search(pattern, text, re.MULTILINE):
                 pending[other] = path.with_name(other)
+        if target == path and path.stem != name:  # runs with the name of the example would use the same directory
+            text = re.sub(r"^name: .*$", lambda _: f"name: {as_yaml(path.stem)}", text, count=1, flags=re.MULTILINE)
         yield target, text.replace(f"configs/{source}", str(target)).replace(f"runs/{name}", f"runs/{path.stem}")
 
 
@@ -122,11 +135,13 @@ def _starter_files(kind: str, path: Path) -> Iterator[tuple[Path, str]]:
 def add_check_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the config and its overrides."""
     text = "YAML file of an experiment or tuning, or config string"
-    parser.add_argument("config", metavar="CONFIG", help=text)
+    parser.add_argument("config", metavar="CONFIG", type=config_source, help=text)
     parser.add_argument("overrides", nargs="*", default=[], metavar="key=value", help=OVERRIDES)
     text = "number of ranks; report whether all of them will have work"
     parser.add_argument("--ranks", type=whole_number, metavar="N", help=text)
-    parser.add_argument("--output", type=Path, metavar="DIR", help="run directory (default: that of the config)")
+    parser.add_argument(
+        "--output", type=expanded_path, metavar="DIR", help="run directory (default: that of the config)"
+    )
     parser.add_argument("--no-call", dest="call", action="store_false", help="do not call task.function")
 
 
@@ -177,7 +192,7 @@ def add_options_arguments(parser: argparse.ArgumentParser) -> None:
     text = "part of a key, such as sigma or stop., or a pattern with * and ?; with --config also changed settings"
     parser.add_argument("words", nargs="*", default=[], metavar="PATTERN|key=value", help=text)
     text = "experiment, a YAML file: list only the keys of its kinds, custom kinds included"
-    parser.add_argument("--config", metavar="CONFIG", help=text)
+    parser.add_argument("--config", metavar="CONFIG", type=config_source, help=text)
     parser.add_argument("--markdown", action="store_true", help="print a Markdown table")
 
 
@@ -231,9 +246,9 @@ def _print_table(rows: Sequence[Row]) -> None:
 
 def add_tune_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the tuning file, the output and fixed settings."""
-    parser.add_argument("tuning", metavar="TUNING", type=Path, help="YAML file of the tuning")
+    parser.add_argument("tuning", metavar="TUNING", type=expanded_path, help="YAML file of the tuning")
     parser.add_argument(
-        "--output", type=Path, metavar="DIR", help="output directory (default: runs/<name of the file>)"
+        "--output", type=expanded_path, metavar="DIR", help="output directory (default: runs/<name of the file>)"
     )
     text = "setting for all trials, which replaces the values in the space; the value is YAML"
     parser.add_argument("--fixed", nargs="+", action="extend", default=[], metavar="key=value", help=text)
@@ -263,7 +278,7 @@ def run_tune(arguments: argparse.Namespace) -> int:
 
 def add_tune_report_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the directory and the output format."""
-    parser.add_argument("directory", metavar="DIR", type=Path, help="output directory of hpc-es tune")
+    parser.add_argument("directory", metavar="DIR", type=expanded_path, help="output directory of hpc-es tune")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
 
 

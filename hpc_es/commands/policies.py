@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpc_es.commands import TRUST, WHICH
-from hpc_es.core.arguments import seed, whole_number
+from hpc_es.core.arguments import expanded_path, seed, whole_number, written_file
 from hpc_es.core.errors import UserError
+from hpc_es.core.paths import shown
 
 if TYPE_CHECKING:
     from hpc_es.core.data import JsonObject
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
 
 def add_eval_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the policy, the episodes and the output."""
-    parser.add_argument("path", metavar="RUN_OR_CHECKPOINT", type=Path, help="run directory or checkpoint file")
+    parser.add_argument(
+        "path", metavar="RUN_OR_CHECKPOINT", type=expanded_path, help="run directory or checkpoint file"
+    )
     parser.add_argument(
         "overrides", nargs="*", default=[], metavar="task.key=value", help="changed setting of the task"
     )
@@ -38,8 +41,8 @@ def add_eval_arguments(parser: argparse.ArgumentParser) -> None:
     text = "actions of a policy with probabilities (actor_critic): most probable or sampled (default: greedy)"
     parser.add_argument("--actions", choices=("greedy", "sampled"), default="greedy", help=text)
     parser.add_argument("--all", action="store_true", help="evaluate every checkpoint of the run and best.h5, as CSV")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="CSV file of --all (default: stdout)")
-    parser.add_argument("--video", type=Path, metavar="FILE", help="record the first episode: .gif or .mp4")
+    parser.add_argument("--output", type=written_file, metavar="FILE", help="CSV file of --all (default: stdout)")
+    parser.add_argument("--video", type=written_file, metavar="FILE", help="record the first episode: .gif or .mp4")
 
 
 def run_eval(arguments: argparse.Namespace) -> int:
@@ -156,9 +159,11 @@ def stdout_to_stderr() -> Iterator[None]:
 
 def add_export_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the source, the file and the form."""
-    parser.add_argument("path", metavar="RUN_OR_CHECKPOINT", type=Path, help="run directory or checkpoint file")
+    parser.add_argument(
+        "path", metavar="RUN_OR_CHECKPOINT", type=expanded_path, help="run directory or checkpoint file"
+    )
     text = "file to write: .keras or .npz for a policy, .npy or .json for the best vector, such as its parameters"
-    parser.add_argument("output", metavar="OUTPUT", type=Path, help=text)
+    parser.add_argument("output", metavar="OUTPUT", type=written_file, help=text)
     parser.add_argument("--which", choices=("best", "last"), help=WHICH)
     text = "environment that the model acts in: unwrapped, or with the wrappers of training (default: unwrapped)"
     parser.add_argument("--env", choices=("unwrapped", "wrapped"), default="unwrapped", help=text)
@@ -209,7 +214,7 @@ def run_export(arguments: argparse.Namespace) -> int:
         exports.export_arrays(arguments.path, output, options)
     else:
         note = exports.export(arguments.path, output, options)
-    sys.stderr.write(f"{output} written{note and f'; {note}'}\n")
+    sys.stderr.write(f"{shown(output)} written{note and f'; {note}'}\n")
     return 0
 
 
@@ -226,5 +231,5 @@ def _export_all(path: Path, folder: Path, options: ExportOptions) -> int:
         folder.mkdir(parents=True, exist_ok=True)
         file = folder / snapshot.with_suffix(SUFFIX).name
         note = export(snapshot, file, options)
-        sys.stderr.write(f"{file} written{note and f'; {note}'}\n")
+        sys.stderr.write(f"{shown(file)} written{note and f'; {note}'}\n")
     return 0

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpc_es.commands import TRUST, WHICH
-from hpc_es.core.arguments import whole_number
+from hpc_es.core.arguments import expanded_path, whole_number
 from hpc_es.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ CELLS = 8  # memory cells in a line of a trace
 
 def add_run_program_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the program and its input."""
-    parser.add_argument("run", nargs="?", type=Path, metavar="RUN_OR_CHECKPOINT", help="search for programs")
+    parser.add_argument("run", nargs="?", type=expanded_path, metavar="RUN_OR_CHECKPOINT", help="search for programs")
     parser.add_argument("--program", metavar="TEXT", help="program to execute instead, such as --program=',[.,]'")
     text = "input that ',' reads (default: none)"
     parser.add_argument("--input", type=_whole_numbers, default=(), metavar="1,2,3", help=text)
@@ -111,11 +111,13 @@ def _whole_numbers(text: str) -> tuple[int, ...]:
 def add_program_table_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the runs and the form of the table."""
     text = "run directory, directory of repetitions, or directory of these"
-    parser.add_argument("directories", nargs="+", metavar="DIR", type=Path, help=text)
+    parser.add_argument("directories", nargs="+", metavar="DIR", type=expanded_path, help=text)
     text = "count only successes within N executed programs (runs may have executed more)"
     parser.add_argument("--npe-limit", metavar="N", type=int, help=text)
-    parser.add_argument("--csv", metavar="FILE", type=Path, help="also write the table as CSV")
-    parser.add_argument("--picture", metavar="FILE", type=Path, help="also draw a heat map: .png, .pdf or .svg")
+    parser.add_argument("--csv", metavar="FILE", type=expanded_path, help="also write the table as CSV")
+    parser.add_argument(
+        "--picture", metavar="FILE", type=expanded_path, help="also draw a heat map: .png, .pdf or .svg"
+    )
     instead = parser.add_mutually_exclusive_group()
     text = "print the means of the best rewards instead"
     instead.add_argument("--rewards", action="store_true", help=text)
@@ -150,7 +152,7 @@ def run_program_table(arguments: argparse.Namespace) -> int:
 
 def add_bandit_report_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the runs, the test and the output."""
-    parser.add_argument("paths", nargs="+", metavar="RUN", type=Path, help="run directory or checkpoint file")
+    parser.add_argument("paths", nargs="+", metavar="RUN", type=expanded_path, help="run directory or checkpoint file")
     parser.add_argument("--episodes", type=int, default=2000, metavar="N", help="number of episodes (default: 2000)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the episodes (default: 0)")
     text = "test distribution (default: that of training); may be repeated"
@@ -162,7 +164,9 @@ def add_bandit_report_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--actions", choices=("sampled", "greedy"), help=text)
     parser.add_argument("--trust", action="store_true", help=TRUST)
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
-    parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="also draw a picture: .png, .pdf or .svg")
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", type=expanded_path, help="also draw a picture: .png, .pdf or .svg"
+    )
 
 
 def run_bandit_report(arguments: argparse.Namespace) -> int:

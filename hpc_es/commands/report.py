@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpc_es.core.arguments import whole_number
+from hpc_es.core.arguments import expanded_path, whole_number
 from hpc_es.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -24,9 +24,9 @@ LEARNING_CURVES = 10  # trials of a tuning, the best ones
 def add_report_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the runs, the file and the title."""
     text = "run, repetitions or tuning, or a directory that contains some"
-    parser.add_argument("directories", nargs="+", metavar="RUN|DIR", type=Path, help=text)
+    parser.add_argument("directories", nargs="+", metavar="RUN|DIR", type=expanded_path, help=text)
     text = "page to write (default: report.html)"
-    parser.add_argument("-o", "--output", metavar="FILE", type=Path, default=Path("report.html"), help=text)
+    parser.add_argument("-o", "--output", metavar="FILE", type=expanded_path, default=Path("report.html"), help=text)
     parser.add_argument("--title", metavar="TEXT", help="title of the page (default: names of the directories)")
 
 
@@ -110,7 +110,7 @@ def runs_below(directory: Path) -> list[Path]:
 def add_watch_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the directories, the port and the interval."""
     text = "run, repetitions or tuning, or a directory that contains some (default: runs)"
-    parser.add_argument("directories", nargs="*", metavar="DIR", type=Path, default=[], help=text)
+    parser.add_argument("directories", nargs="*", metavar="DIR", type=expanded_path, default=[], help=text)
     parser.add_argument("--port", metavar="N", type=int, default=0, help="port on localhost (default: a free one)")
     text = "seconds between two looks at the files (default: 15)"
     parser.add_argument("--interval", metavar="N", type=whole_number, default=15, help=text)

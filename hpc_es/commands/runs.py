@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hpc_es.core.arguments import expanded_path
+
 if TYPE_CHECKING:
     from hpc_es.core.data import JsonObject
     from hpc_es.storage.answers import Found
@@ -24,7 +26,7 @@ LIST_COLUMNS = ("name", "state", "progress", "best", "updated")
 def add_list_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the directories and the output format."""
     text = "directory to search for runs, with its subdirectories (default: runs)"
-    parser.add_argument("directories", nargs="*", default=[], metavar="DIR", type=Path, help=text)
+    parser.add_argument("directories", nargs="*", default=[], metavar="DIR", type=expanded_path, help=text)
     parser.add_argument("--json", action="store_true", help="print a JSON list with one object per run")
 
 
@@ -197,7 +199,9 @@ def _duration(seconds: float) -> str:
 
 def add_inspect_arguments(parser: argparse.ArgumentParser) -> None:
     """Add a run or checkpoint and the output format."""
-    parser.add_argument("path", metavar="RUN_OR_CHECKPOINT", type=Path, help="run directory or checkpoint file")
+    parser.add_argument(
+        "path", metavar="RUN_OR_CHECKPOINT", type=expanded_path, help="run directory or checkpoint file"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
 
 
@@ -341,7 +345,7 @@ COMPARED = (
 def add_results_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the directories and the output format."""
     text = "run directory or directory of repetitions (--output of the training); several are compared"
-    parser.add_argument("directories", metavar="DIR", nargs="+", type=Path, help=text)
+    parser.add_argument("directories", metavar="DIR", nargs="+", type=expanded_path, help=text)
     form = parser.add_mutually_exclusive_group()
     text = "print a JSON object with the summary and the rows; for several DIR one object per directory"
     form.add_argument("--json", action="store_true", help=text)
@@ -483,9 +487,11 @@ def _short(value: object) -> str:
 
 def add_plot_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the runs, the picture and its axis."""
-    parser.add_argument("runs", nargs="+", metavar="RUN", type=Path, help="run directory or directory of repetitions")
+    parser.add_argument(
+        "runs", nargs="+", metavar="RUN", type=expanded_path, help="run directory or directory of repetitions"
+    )
     text = "picture to write: .png, .pdf or .svg"
-    parser.add_argument("-o", "--output", required=True, metavar="FILE", type=Path, help=text)
+    parser.add_argument("-o", "--output", required=True, metavar="FILE", type=expanded_path, help=text)
     axes = ("timesteps", "evaluations", "programs", "seconds")
     parser.add_argument("--x", choices=axes, help="horizontal axis (default: one panel per axis)")
     parser.add_argument("--title", metavar="TEXT", help="title of the picture (default: the environment)")

@@ -13,12 +13,12 @@ algorithm only.
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Mapping
 from typing import Any
 
 from hpc_es.core.data import ConfigData, Json
 from hpc_es.core.errors import ConfigError, ConfigProblem, found_text, nearest
+from hpc_es.core.paths import CONFIG_STRING
 
 Settings = dict[str, Any]
 
@@ -133,7 +133,7 @@ STATIC = "static-bylen"  # the only reward_type with the same cases for every pr
 
 def is_config_string(text: str) -> bool:
     """Return whether a text is a config string and not a file or a dotted override: it begins with name=."""
-    return re.match(r"\s*[A-Za-z_]\w*\s*=", text) is not None
+    return CONFIG_STRING.match(text) is not None
 
 
 def parse_config_string(text: str, task_override: object = None) -> Settings:

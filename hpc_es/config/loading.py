@@ -21,8 +21,10 @@ from hpc_es.config.notebook_config import read_config
 from hpc_es.config.options import Hint, OptionsClass, Row, field_hints, kinds_mark, markdown, options_class, rows
 from hpc_es.config.schema import Config
 from hpc_es.core.data import ConfigData, Json
-from hpc_es.core.errors import ConfigError, Problems, UserError
+from hpc_es.core.errors import ConfigError, ConfigProblem, Problems, UserError
 from hpc_es.core.interfaces import Needs
+from hpc_es.core.paths import absolute, expanded
+from hpc_es.core.plain import plain
 
 
 def with_presets(cls: OptionsClass, data: ConfigData) -> ConfigData:
@@ -103,10 +105,34 @@ def validate(data: ConfigData) -> Config:
 
 
 def draft(data: ConfigData) -> tuple[Config, Problems]:
-    """Return a draft of the config that `data` describes, and all mistakes; see `config.validation`."""
+    """Return a draft of the config that `data` describes, and all mistakes; see `config.validation`.
+
+    `data` may have numbers and arrays of NumPy and other values of Python: see `core.plain`. ConfigError for those that
+    a config cannot hold. `output` and `directory` have ~ and variables replaced; other paths where they are used.
+    """
+    data = plain(data)
+    if isinstance(data, dict):
+        from hpc_es.config.yaml_text import nested  # imports yaml, which other ranks than 0 do not need
+
+        data = nested(data)
+    data, wrong = _with_directories(data)
     if isinstance(directory := data.get("directory"), str):
         registry.make_importable(*registry.import_directories(), directory)
-    return validation.draft(Config, with_presets(Config, data))
+    config, problems = validation.draft(Config, with_presets(Config, data))
+    problems += wrong
+    return config, problems
+
+
+def _with_directories(data: ConfigData) -> tuple[ConfigData, list[ConfigProblem]]:
+    changed, problems = dict(data), list[ConfigProblem]()
+    for key in ("output", "directory"):
+        if not isinstance(text := data.get(key), str) or not text:  # null, or reported by the validation
+            continue
+        try:
+            changed[key] = expanded(text) if key == "output" else str(absolute(expanded(text)))
+        except ValueError as error:
+            problems.append((key, str(error)))
+    return changed, problems
 
 
 def load(source: Path | str, overrides: Iterable[str] = ()) -> Config:

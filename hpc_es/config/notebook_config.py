@@ -45,9 +45,9 @@ KEYS: Mapping[str, str] = {  # of the notebook: of the YAML config, "" if it dep
 
 def read_config(path: Path) -> ConfigData:
     """Return the data of a YAML config, or of the notebook's config.json, which is converted."""
-    from hpc_es.config.yaml_text import read_yaml  # imports yaml, which other ranks than 0 do not need
+    from hpc_es.config import yaml_text  # imports yaml, which other ranks than 0 do not need
 
-    data = read_yaml(path)
+    data = yaml_text.read_config(path)
     is_of_notebook = all(isinstance(data.get(section), Mapping) for section in SECTIONS)
     return converted(data) if is_of_notebook else data
 

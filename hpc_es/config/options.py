@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import operator
 import re
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import (
     TYPE_CHECKING,
     Annotated,
@@ -30,6 +32,7 @@ from typing import (
 from hpc_es.config import registry
 from hpc_es.core.data import ConfigData, dataclass
 from hpc_es.core.errors import ConfigError, ConfigProblem, as_yaml, join
+from hpc_es.core.paths import expanded
 
 if TYPE_CHECKING:  # neither is needed by a rank other than 0
     from annotated_types import BaseMetadata
@@ -68,6 +71,11 @@ class Limits:
         return (cls(limit) for name, cls in classes.items() if (limit := getattr(self, name)) is not None)
 
 
+class IsPath:
+    """Annotation of text that is a path: its `~` and variables are checked, and replaced with `core.paths.expanded`."""
+
+
+PathText = Annotated[str, Limits(min_length=1), IsPath()]
 Positive = Annotated[float, Limits(gt=0)]  # greater than 0
 NonNegative = Annotated[float, Limits(ge=0)]  # at least 0
 Fraction = Annotated[float, Limits(ge=0, lt=1)]  # at least 0, less than 1
@@ -122,6 +130,7 @@ _WORDS: dict[Hint, str] = {
     bool: "true or false",
     str: "text",
     type(None): "null",
+    Path: "a path",
     Any: "anything",
 }
 
@@ -196,11 +205,61 @@ def item_hint(hint: Hint, part: int | str = 0) -> Hint:
     return args[1] if origin in MAPPINGS else args[0]
 
 
+def is_path(hint: Hint) -> bool:
+    """Return whether text of this hint may be a path: `PathText` or `pathlib.Path`, alone or in a union."""
+    if get_origin(hint) is Annotated:
+        base, *marks = get_args(hint)
+        return any(isinstance(mark, IsPath) for mark in marks) or is_path(base)
+    if get_origin(hint) in {Union, types.UnionType}:
+        return any(map(is_path, get_args(hint)))
+    return isinstance(hint, type) and issubclass(hint, Path)
+
+
+def with_paths(value: T, key: str) -> T:
+    """Return options of a kind, or a part of them, whose values of type `Path` have ~ and variables replaced.
+
+    Each rank does so when it builds the kind, since variables may differ between nodes. Raises ConfigError.
+    """
+    changed: Any = value
+    if isinstance(value, Path):
+        try:
+            changed = type(value)(expanded(value))
+        except ValueError as error:
+            raise ConfigError([(key, str(error))]) from error
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        old = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        new = {name: with_paths(item, join(key, name)) for name, item in old.items()}
+        if any(new[name] is not old[name] for name in new):
+            changed = dataclasses.replace(value, **new)
+    elif isinstance(value, Mapping):
+        items = {name: with_paths(item, join(key, str(name))) for name, item in value.items()}
+        changed = items if any(items[name] is not value[name] for name in items) else value
+    elif isinstance(value, list | tuple):
+        parts = [with_paths(item, f"{key}[{index}]") for index, item in enumerate(value)]
+        changed = type(value)(parts) if any(map(operator.is_not, parts, value)) else value
+    return changed  # type: ignore[no-any-return]
+
+
+SECTIONS: Mapping[registry.Package, str] = {
+    "tasks": "task",
+    "policies": "policy",
+    "algorithms": "algorithm",
+    "noise": "noise",
+}
+
+
+def build_kind(package: registry.Package, options: KindOptions, *arguments: object, **keywords: object) -> Any:
+    """Return what the kind of these options builds from them; paths in them are those of this rank."""
+    kind = registry.module(package, options.kind)
+    return kind.build(with_paths(options, SECTIONS[package]), *arguments, **keywords)
+
+
 def describe(hint: Hint) -> str:
     """Return a type hint in words, such as "a number greater than 0"."""
     origin, args = get_origin(hint), get_args(hint)
     if origin is Annotated:
-        return _limited(describe(args[0]), args[1:])
+        is_path = any(isinstance(mark, IsPath) for mark in args[1:])
+        return "a path" if is_path else _limited(describe(args[0]), args[1:])
     if origin in {Union, types.UnionType}:
         return ", or ".join(map(describe, args))
     if origin is Literal:
@@ -351,4 +410,4 @@ def _default(field: dataclasses.Field[object]) -> str:
     if required(field):
         return "required"
     value = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
-    return f"`{value if isinstance(value, str) else json.dumps(value)}`"
+    return f"`{value if isinstance(value, str | Path) else json.dumps(value, default=str)}`"

@@ -16,17 +16,21 @@ import contextlib
 import dataclasses
 import hashlib
 import importlib
+import inspect
 import os
+import pkgutil
 import re
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from importlib.machinery import ModuleSpec
-from pathlib import Path
+from importlib.machinery import ModuleSpec, PathFinder, all_suffixes
+from pathlib import Path, PurePosixPath
 from types import ModuleType
 from typing import Any, Literal, TypeGuard
+from zipimport import zipimporter
 
 from hpc_es.core.errors import ConfigError, nearest
+from hpc_es.core.paths import current_directory, expanded
 
 Package = Literal["algorithms", "tasks", "policies", "noise"]
 
@@ -122,8 +126,8 @@ def class_hint(kind: object) -> str:
     """Return the end of a message that shows how to name a class, if `kind` is a module of the user, else ""."""
     if not isinstance(kind, str) or not kind.isidentifier() or is_installed(kind):
         return ""
-    paths = [path for path in source_files(kind).values() if path.name == f"{kind}.py"]
-    return f"; a class in {paths[0]} is named {f'{kind}:Name'!r}" if paths else ""
+    path = source_path(kind)
+    return f"; a class in {path} is named {f'{kind}:Name'!r}" if path.endswith(f"{kind}.py") else ""
 
 
 def _load_user_kind(package: str, kind: str) -> Any:
@@ -131,7 +135,7 @@ def _load_user_kind(package: str, kind: str) -> Any:
     module_name, _, name = kind.partition(":")
     try:
         module = importlib.import_module(module_name)
-    except Exception as error:  # the module may raise anything
+    except (Exception, SystemExit) as error:  # the module may raise anything
         last_line = traceback.format_exception_only(error)[-1].strip()
         frame = traceback.extract_tb(error.__traceback__)[-1]
         where = "" if "importlib" in frame.filename else f" ({frame.filename}, line {frame.lineno})"
@@ -181,9 +185,9 @@ def _import_module(module: str, key: str) -> ModuleType:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             text = f"the module {module!r} imports {error.name!r}, which is not installed"
             raise ConfigError([(key, text)]) from error
-        searched = f"{Path.cwd()}, the config's directory and the installed packages"
+        searched = f"{current_directory()}, the config's directory and the installed packages"
         raise ConfigError([(key, f"there is no module {module!r} (searched: {searched})")]) from None
-    except Exception as error:  # of the user's code
+    except (Exception, SystemExit) as error:  # of the user's code
         text = f"the module {module!r} fails when it is imported: {type(error).__name__}: {error}"
         raise ConfigError([(key, text)]) from error
 
@@ -196,7 +200,7 @@ def make_importable(*directories: Path | str) -> None:
 
     Outputs of runs and tunings, and directories directly within them, are left out.
     """
-    candidates = [Path.cwd(), *(Path(directory).absolute() for directory in directories)]
+    candidates = [current_directory(), *(Path(directory).absolute() for directory in directories)]
     allowed = []
     for directory in filter(Path.is_dir, candidates):
         if not any(any(path.glob(mark)) for path in (directory, directory.parent) for mark in RUN_MARKS):
@@ -207,8 +211,8 @@ def make_importable(*directories: Path | str) -> None:
 def import_from(directories: Iterable[str]) -> None:
     """Make modules in these directories importable, which `make_importable` has checked on rank 0."""
     _import_directories[:] = dict.fromkeys(directories)
-    on_path = {str(Path(entry).absolute()) for entry in sys.path}  # "" is the current directory
-    sys.path += [directory for directory in _import_directories if directory not in on_path]
+    # "" and "." do not count: they mean another directory as soon as code of the user changes the current one.
+    sys.path += [directory for directory in _import_directories if directory not in sys.path]
 
 
 def import_directories() -> tuple[str, ...]:
@@ -222,29 +226,42 @@ def search_path_text() -> str:
     return f"{directories} and the Python path" if directories else "the Python path"
 
 
-# Sources of the user's modules, which are found without importing them.
+# Sources of the user's modules, which are found without importing them: on disk, in a .zip file on the path, or from
+# any other importer that has the source. The module `__main__`, a script or a notebook, is running already.
+
+MAIN = "__main__"
 
 
-def source_files(kind: str) -> dict[str, Path]:
-    """Return the source files of a custom kind by name: its module, or all .py files of its package; {} if missing."""
+def source_files(kind: str) -> dict[str, bytes]:
+    """Return the source of a custom kind by the name of its file: a module, or all .py files of its package.
+
+    Compiled files take the place of missing .py files. {} if there is no source.
+    """
+    if kind.partition(":")[0] == MAIN:
+        return _main_sources(kind.partition(":")[2])
     spec = _module_spec(kind)
-    if spec is None or spec.origin is None:
+    if spec is None:
         return {}
-    origin = Path(spec.origin)
-    if spec.submodule_search_locations is None:
-        return {origin.name: origin}
-    files: dict[str, Path] = {}
-    for folder, _, names in os.walk(origin.parent):
-        inside = Path(folder).relative_to(origin.parent)
-        files |= {(inside / name).as_posix(): Path(folder, name) for name in names if name.endswith(".py")}
-    return files
+    if spec.submodule_search_locations is not None and spec.has_location:
+        files = dict(_package_files(spec))
+        return {name: content for name, content in files.items() if name.endswith(".py")} or files
+    content = _module_content(spec)
+    return {} if content is None else {Path(spec.origin or spec.name).name: content}
+
+
+def source_path(kind: str) -> str:
+    """Return the file of a custom kind, or that of its package, for messages; "" if it is not a file."""
+    if kind.partition(":")[0] == MAIN:
+        return str(getattr(sys.modules[MAIN], "__file__", ""))
+    spec = _module_spec(kind)
+    return str(spec.origin) if spec is not None and spec.has_location else ""
 
 
 def is_installed(kind: str) -> bool:
     """Return whether a module belongs to Python or to an installed distribution."""
     spec = _module_spec(kind)
-    if spec is None or spec.origin is None:
-        return kind.partition(":")[0] in sys.builtin_module_names
+    if spec is None or spec.origin is None or not spec.has_location:
+        return re.split("[.:]", kind)[0] in sys.stdlib_module_names
     import sysconfig
 
     origin = Path(spec.origin)
@@ -252,16 +269,103 @@ def is_installed(kind: str) -> bool:
 
 
 def _module_spec(kind: str) -> ModuleSpec | None:
-    """Return the spec of the first part of a module's name that is a file, or a package with one; None if missing."""
-    locations = None
+    """Return the spec of the first part of a module's name that is not a folder without __init__.py; None if missing.
+
+    `importlib.util.find_spec` would import the packages above the module.
+    """
+    locations: list[str] | None = None
     parts = kind.partition(":")[0].split(".")
     for count in range(1, len(parts) + 1):
-        specs = (finder.find_spec(".".join(parts[:count]), locations) for finder in sys.meta_path)
-        spec = next((spec for spec in specs if spec is not None), None)
-        if spec is None or (spec.origin is not None and spec.has_location):
+        spec = _find_spec(".".join(parts[:count]), locations)
+        if spec is None or spec.origin is not None or spec.submodule_search_locations is None:
             return spec
-        locations = list(spec.submodule_search_locations or [])  # a directory without __init__.py
+        locations = list(spec.submodule_search_locations)
     return None
+
+
+def _find_spec(name: str, locations: list[str] | None) -> ModuleSpec | None:
+    for finder in sys.meta_path:
+        if locations is not None and finder is PathFinder:
+            spec = _find_in_folders(name, locations)
+        else:
+            spec = finder.find_spec(name, locations)
+        if spec is not None:
+            return spec
+    return None
+
+
+def _find_in_folders(name: str, locations: list[str]) -> ModuleSpec | None:
+    """Return what `PathFinder` finds in these folders; for a folder in it, that one needs the imported parent."""
+    portions: list[str] = []
+    for entry in locations:
+        importer: Any = pkgutil.get_importer(entry)
+        spec: ModuleSpec | None = None if importer is None else importer.find_spec(name)
+        if spec is None:
+            continue
+        if spec.loader is not None:
+            return spec
+        portions += spec.submodule_search_locations or ()
+    if not portions:
+        return None
+    folder = ModuleSpec(name, None, is_package=True)
+    folder.submodule_search_locations = portions
+    return folder
+
+
+def _module_content(spec: ModuleSpec) -> bytes | None:
+    """Return the content of a module's file, or the source that its importer has; None without both."""
+    loader: Any = spec.loader
+    with contextlib.suppress(AttributeError, OSError):  # the loader has no files, or this one has gone
+        if spec.has_location:
+            content: bytes = loader.get_data(spec.origin)
+            return content
+    with contextlib.suppress(AttributeError, ImportError, OSError):
+        source: str | None = loader.get_source(spec.name)
+        return None if source is None else source.encode()
+    return None
+
+
+def _package_files(spec: ModuleSpec) -> Iterator[tuple[str, bytes]]:
+    """Yield the names and contents of the code files of a package."""
+    folder, suffixes = Path(str(spec.origin)).parent, tuple(all_suffixes())
+    if isinstance(spec.loader, zipimporter):
+        from zipfile import ZipFile  # few ranks need it
+
+        inside = folder.relative_to(spec.loader.archive)
+        with ZipFile(spec.loader.archive) as archive:
+            for name in archive.namelist():
+                if name.endswith(suffixes) and PurePosixPath(name).is_relative_to(inside):
+                    yield PurePosixPath(name).relative_to(inside).as_posix(), archive.read(name)
+        return
+    for parent, _, names in os.walk(folder):
+        if not parent.endswith("__pycache__"):
+            for path in (Path(parent, name) for name in names if name.endswith(suffixes)):
+                yield path.relative_to(folder).as_posix(), path.read_bytes()
+
+
+def is_in_main(kind: str) -> bool:
+    """Return whether this is a class or function of the running script or notebook, as far as its name tells."""
+    module, _, name = kind.partition(":")
+    found = getattr(sys.modules[MAIN], name.partition(".")[0], None)
+    return module == MAIN and (name.startswith("<") or getattr(found, "__module__", None) == MAIN)
+
+
+def _main_sources(name: str) -> dict[str, bytes]:
+    """Return the source of the running script, or of a class or function of a notebook; {} if `name` is not in it."""
+    if not is_in_main(f"{MAIN}:{name}"):
+        return {}
+    main: Any = sys.modules[MAIN]
+    if file := getattr(main, "__file__", None):
+        with contextlib.suppress(AttributeError, OSError):
+            return {Path(file).name: main.__loader__.get_data(file)}
+    # Of a class in a notebook Python finds the methods only.
+    found = getattr(main, name.partition(".")[0], None)
+    functions = [found, *vars(found).values()] if isinstance(found, type) else [found]
+    parts = []
+    for function in functions:
+        with contextlib.suppress(TypeError, OSError):  # no function, or no source
+            parts.append(inspect.getsource(function))  # type: ignore[arg-type]
+    return {name: "".join(parts).encode()} if parts else {}
 
 
 def source_hash(kind: str) -> str:
@@ -270,7 +374,7 @@ def source_hash(kind: str) -> str:
     For a module it is the hash of the file; for a package that of the lines "<sha256>  <path>" of its files, sorted by
     path.
     """
-    hashes = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in source_files(kind).items()}
+    hashes = {name: hashlib.sha256(content).hexdigest() for name, content in source_files(kind).items()}
     if len(hashes) <= 1:
         return "".join(hashes.values())
     lines = "".join(f"{hashes[name]}  {name}\n" for name in sorted(hashes))
@@ -298,6 +402,14 @@ def within_config_directory(directory: str | Path | None) -> Iterator[None]:
         _config_directory[:] = before
 
 
+def config_path(text: str, directory: Path | None = None) -> Path:
+    """Return a path of the config, relative to its directory, with ~ and the variables of this rank replaced.
+
+    `directory` replaces that of the config. Raises ValueError for a variable that is not set.
+    """
+    return (config_directory() if directory is None else directory) / expanded(text)
+
+
 def config_directory() -> Path:
     """Return the directory of the config, or the current one if none was set."""
-    return _config_directory[0] if _config_directory else Path.cwd()
+    return _config_directory[0] if _config_directory else current_directory()

@@ -30,7 +30,16 @@ from hpc_es.config.options import (
     options_class,
     union_members,
 )
-from hpc_es.config.registry import Package, find, is_user_kind, search_path_text, source_files, source_hash
+from hpc_es.config.registry import (
+    MAIN,
+    Package,
+    find,
+    is_in_main,
+    is_user_kind,
+    search_path_text,
+    source_hash,
+    source_path,
+)
 from hpc_es.config.schema import USUAL_CHUNK, Config
 from hpc_es.core.data import ConfigData
 from hpc_es.core.errors import ConfigError, UserError
@@ -51,6 +60,8 @@ def _plain(value: object, keep: Callable[[dataclasses.Field[object], object], bo
         return _plain_fields(value, keep)
     if isinstance(value, Mapping):
         return {name: _plain(item, keep) for name, item in value.items()}
+    if isinstance(value, Path):
+        return str(value)
     return [_plain(item, keep) for item in value] if isinstance(value, tuple | list) else value
 
 
@@ -125,6 +136,8 @@ def _build(hint: Hint, value: Any) -> object:
     if isinstance(value, list) and get_origin(member) in LISTS:
         items = (_build(item_hint(hint, index), item) for index, item in enumerate(value))
         return tuple(items) if get_origin(member) is tuple else list(items)
+    if isinstance(value, str) and Path in (types := union_members(hint)) and str not in types:
+        return Path(value)
     return value
 
 
@@ -209,19 +222,26 @@ def check_trust(data: ConfigData, recorded: Mapping[str, str], trusted: bool, wh
     `data` is the config of the checkpoint `where`, `recorded` are the hashes in it.
     """
     hashes = sources(data)
+    running = {name for name in hashes if is_in_main(name)}
     # Modules of entry points, which are not known before the environment is imported.
     hashes |= {name: source_hash(name) for name in recorded if name not in hashes and ":" in name}
     for name, now in hashes.items():
-        before = recorded.get(name, "")
-        if not now:
+        before, is_main = recorded.get(name, ""), name.startswith(f"{MAIN}:")
+        if is_main and name not in running:
+            own = name.partition(":")[2].rpartition(".")[2].strip("<>")
+            text = f"{where} needs {name!r} of the script or notebook that trained it, which is not running here"
+            remedy = f"move it to a module, such as my_module.py, use it from there (my_module:{own}), and train again"
+            raise UserError(f"{text}: {remedy}")
+        if not now and not is_main:
             searched = search_path_text() if ":" in name or is_user_kind(name) else data.get("directory") or "."
             text = f"expected the source of {name!r}, which {where} needs, found none in {searched}"
             raise UserError(f"{text}: start this command in its directory")
-        if now != before and not trusted:
-            paths = sorted(source_files(name).values()) if ":" in name or is_user_kind(name) else []
-            path = f" {paths[0]}" if paths else ""
+        if (now != before or not now) and not trusted:
+            path = source_path(name) if ":" in name or is_user_kind(name) else ""
+            source = f"source {path}" if path else "source"
+            has = f"has SHA-256 {now[:12]}" if now else "is not known"
             was = f"the policy was trained with {before[:12]}" if before else "the checkpoint records none"
-            text = f"{where} would run {name!r}, whose source{path} has SHA-256 {now[:12]}, but {was}"
+            text = f"{where} would run {name!r}, whose {source} {has}, but {was}"
             raise UserError(f"{text}: read what it does, and give --trust (trust=True) to run it")
 
 
@@ -230,7 +250,7 @@ def changes(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     return [
         f"the source of {name} has changed: SHA-256 {before[name]} in the checkpoint, {now[name]} now"
         for name in now
-        if name in before and before[name] != now[name]
+        if before.get(name) and before[name] != now[name]
     ]
 
 

@@ -10,7 +10,18 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
-from hpc_es.config.options import Count, Kinds, Limits, Natural, NonNegative, Positive, option, options, unused
+from hpc_es.config.options import (
+    Count,
+    Kinds,
+    Limits,
+    Natural,
+    NonNegative,
+    PathText,
+    Positive,
+    option,
+    options,
+    unused,
+)
 from hpc_es.config.registry import is_user_kind, module
 from hpc_es.core.errors import ConfigProblem, as_yaml
 
@@ -138,7 +149,7 @@ class Stop:
 class Mlflow:
     """`report.mlflow:`, options of the logger mlflow."""
 
-    directory: Text | None = option("file store, which runs may share; null: mlruns in the run directory", None)
+    directory: PathText | None = option("file store, which runs may share; null: mlruns in the run directory", None)
     experiment: Text = option("MLflow experiment of the run", "hpc_es")
 
 
@@ -146,7 +157,7 @@ class Mlflow:
 class Wandb:
     """`report.wandb:`, options of the logger wandb."""
 
-    directory: Text | None = option("directory in which the folder wandb is created; null: the run directory", None)
+    directory: PathText | None = option("directory in which the folder wandb is created; null: the run directory", None)
     project: Text = option("W&B project of the run", "hpc_es")
 
 
@@ -156,7 +167,7 @@ class Report:
 
     loggers: tuple[LoggerName, ...] = option("loggers that receive each row of the metrics too", ())
     tensorboard: bool = option("write TensorBoard event files, like tensorboard in loggers", False)
-    tensorboard_directory: Text | None = option(
+    tensorboard_directory: PathText | None = option(
         "directory in which each run has a folder of event files, with its name; null: the run directory", None
     )
     mlflow: Mlflow = option("options of the logger mlflow", default_factory=Mlflow)

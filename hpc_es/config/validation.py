@@ -14,7 +14,7 @@ import dataclasses
 import json
 import math
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NoReturn, TypeVar, cast, get_args, get_origin
 
 from hpc_es.config import registry
@@ -27,6 +27,7 @@ from hpc_es.config.options import (
     Row,
     describe,
     field_hints,
+    is_path,
     item_hint,
     kinds_mark,
     options_class,
@@ -35,7 +36,17 @@ from hpc_es.config.options import (
     union_members,
 )
 from hpc_es.core.data import ConfigData, Json
-from hpc_es.core.errors import SYNONYMS, ConfigError, Problems, found_text, join, nearest, nearest_name
+from hpc_es.core.errors import (
+    SYNONYMS,
+    ConfigError,
+    ConfigProblem,
+    Problems,
+    found_text,
+    join,
+    nearest,
+    nearest_name,
+)
+from hpc_es.core.paths import expanded
 
 _WRONG: Any = object()  # in place of a wrong value, which was reported
 NO_VALUES: ConfigData = types.MappingProxyType({})
@@ -192,7 +203,10 @@ def _value(hint: Hint, value: Json, key: str, problems: SchemaProblems) -> objec
 
     try:
         adapter = TypeAdapter(cast(OptionsClass, hint), config=ConfigDict(strict=True, allow_inf_nan=False))
-        return adapter.validate_json(json.dumps(_whole_numbers(hint, value)))
+        valid: object = adapter.validate_json(json.dumps(_whole_numbers(hint, value)))
+        wrong = list(_wrong_paths(hint, value, key))
+        problems += wrong
+        return _WRONG if wrong else valid
     except ValidationError as error:
         located = (_locate(hint, value, key, item["loc"]) for item in error.errors())
         problems += dict.fromkeys((inner_key, _expected(inner, wrong)) for inner, wrong, inner_key in located)
@@ -209,6 +223,21 @@ def _whole_numbers(hint: Hint, value: Json) -> Json:
     if isinstance(value, Mapping):
         return {name: _whole_numbers(item_hint(hint), item) for name, item in value.items()}
     return value
+
+
+def _wrong_paths(hint: Hint, value: Json, key: str) -> Iterator[ConfigProblem]:
+    """Yield the paths in a value that have a variable which is not set; they are replaced when they are used."""
+    if isinstance(value, str) and is_path(hint):
+        try:
+            expanded(value)
+        except ValueError as error:
+            yield key, str(error)
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _wrong_paths(item_hint(hint, index), item, f"{key}[{index}]")
+    elif isinstance(value, Mapping):
+        for name, item in value.items():
+            yield from _wrong_paths(item_hint(hint), item, join(key, name))
 
 
 def _locate(hint: Hint, value: Any, key: str, location: Sequence[int | str]) -> tuple[Hint, Json, str]:

@@ -7,11 +7,12 @@ import json
 import re
 from collections.abc import Hashable, Iterable
 from pathlib import Path
+from typing import TypeAlias
 
 import yaml
 
 from hpc_es.core.data import ConfigData, Json
-from hpc_es.core.errors import ConfigError, ConfigProblem, found_text, nearest
+from hpc_es.core.errors import ConfigError, ConfigProblem, found_text, join, nearest
 
 
 class Loader(yaml.SafeLoader):
@@ -63,6 +64,81 @@ for _name in ("null", "bool", "float", "str", "seq", "map"):
     Loader.yaml_constructors[TAG + _name] = getattr(Loader, f"construct_yaml_{_name}")
 Loader.yaml_constructors |= {TAG + "int": Loader.construct_whole, None: Loader.construct_undefined}
 Dumper.add_representer(list, Dumper.represent_flat)
+
+
+Lines: TypeAlias = dict[str, list[int]]  # numbers of the lines in which a key stands, by its full name
+NO_LINES: Lines = {}
+DEEPEST = 4  # level of keys whose lines are looked up
+
+
+def read_config(path: Path) -> ConfigData:
+    """Return the mapping in the file of a config, with dotted keys as nested ones (see `nested`); raise ConfigError."""
+    data = read_yaml(path)
+    if not has_dotted_keys(data):
+        return data
+    return nested(data, _lines(yaml.compose(path.read_text(encoding="utf-8"), Loader=Loader)))
+
+
+def has_dotted_keys(data: ConfigData) -> bool:
+    """Return whether a key at the top or in a section has a dot; keys further inside may be names of the user."""
+    levels = (data, *(value for value in data.values() if isinstance(value, dict)))
+    return any("." in name for level in levels for name in level)
+
+
+def nested(data: ConfigData, lines: Lines = NO_LINES) -> ConfigData:
+    """Return a config whose dotted keys, such as `stop.generations: 3`, are nested ones.
+
+    Raises ConfigError for a key that stands twice, also in different forms.
+    """
+    result: dict[str, Json] = {}
+    conflicts: list[str] = []
+    for key, value in data.items():
+        if isinstance(value, dict) and value and "." not in key:  # a section
+            for inner, item in value.items():
+                _merge(result, key, _unfolded(inner, item), conflicts)
+        else:
+            for name, item in _unfolded(key, value).items():
+                _merge(result, name, item, conflicts)
+    problems = []
+    for key in dict.fromkeys(conflicts):
+        places = {line for name, found in lines.items() if f"{name}.".startswith(f"{key}.") for line in found}
+        where = f", in lines {' and '.join(map(str, sorted(places)))}" if places else ""
+        problems.append((key, f"the key {key!r} stands twice{where}: remove one"))
+    if problems:
+        raise ConfigError(problems)
+    return result
+
+
+def _unfolded(key: str, value: Json) -> dict[str, Json]:
+    """Return {a: {b: value}} for the key "a.b"."""
+    first, *names = key.split(".") if all(key.split(".")) else [key]
+    for name in reversed(names):
+        value = {name: value}
+    return {first: value}
+
+
+def _merge(data: dict[str, Json], name: str, value: Json, conflicts: list[str], prefix: str = "") -> None:
+    """Put a value into `data`; mappings are merged, and anything else that stands there already is a conflict."""
+    key, old = join(prefix, name), data.get(name)
+    if name not in data:
+        data[name] = value
+    elif isinstance(old, dict) and isinstance(value, dict):
+        data[name] = merged = dict(old)
+        for inner, item in value.items():
+            _merge(merged, inner, item, conflicts, key)
+    else:
+        conflicts.append(key)
+
+
+def _lines(node: yaml.Node | None, prefix: str = "", depth: int = 0) -> Lines:
+    found: Lines = {}
+    if isinstance(node, yaml.MappingNode) and depth < DEEPEST:
+        for key, value in node.value:
+            full = join(prefix, str(key.value))
+            found.setdefault(full, []).append(key.start_mark.line + 1)
+            for name, places in _lines(value, full, depth + 1).items():
+                found.setdefault(name, []).extend(places)
+    return found
 
 
 def read_yaml(path: Path, may_be_empty: bool = False) -> ConfigData:

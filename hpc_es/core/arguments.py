@@ -5,10 +5,13 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 from hpc_es.core.errors import Exit, nearest
+from hpc_es.core.paths import absolute, expanded
+from hpc_es.core.paths import config_source as expanded_source
 from hpc_es.core.slurm import parse_time_limit
 
 
@@ -44,6 +47,28 @@ class Parser(argparse.ArgumentParser):
             remedy = nearest(unknown.split()[0].partition("=")[0], options)
             message += f"; the options are {', '.join(options)}{remedy}"
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+
+def expanded_path(text: str) -> Path:
+    """Return a path with ~ and variables replaced; raise ArgumentTypeError for a variable that is not set."""
+    return Path(_replaced(expanded, text))
+
+
+def written_file(text: str) -> Path:
+    """Return an absolute path likewise, for a file that is written after code of the user has run."""
+    return absolute(expanded_path(text))
+
+
+def config_source(text: str) -> str:
+    """Return the path of a config likewise, and a config string as it is."""
+    return _replaced(expanded_source, text)
+
+
+def _replaced(replace: Callable[[str], str], text: str) -> str:
+    try:
+        return replace(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def whole_number(text: str) -> int:

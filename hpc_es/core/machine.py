@@ -123,7 +123,7 @@ def memory_bytes() -> int:
     limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     for path in MEMORY_LIMITS:
         with contextlib.suppress(OSError, ValueError):  # there is no limit
-            limits.append(int(path.read_text()))
+            limits.append(int(path.read_text(encoding="utf-8")))
     return min(limits)
 
 

@@ -103,7 +103,7 @@ def call(*command: str) -> str:
         time.sleep(pause)
         try:
             done = subprocess.run(  # noqa: S603
-                command, check=False, capture_output=True, text=True, timeout=CALL_TIMEOUT
+                command, check=False, capture_output=True, encoding="utf-8", errors="replace", timeout=CALL_TIMEOUT
             )
         except (OSError, subprocess.SubprocessError) as error:
             reason = str(error)

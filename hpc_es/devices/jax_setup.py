@@ -252,7 +252,7 @@ def prepare_cache(run: Path) -> str:
         if not folder.exists():
             folder.mkdir(mode=PRIVATE)
             folder.chmod(PRIVATE)  # independently of the umask
-            (folder / MARK).write_text(mark(folder))
+            (folder / MARK).write_text(mark(folder), encoding="utf-8")
     except OSError:
         return ""
     return str(folder)
@@ -273,7 +273,7 @@ def is_trusted(folder: Path) -> bool:
     if status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) != PRIVATE or not stat.S_ISDIR(status.st_mode):
         return False
     try:
-        return (folder / MARK).read_text() == mark(folder)
+        return (folder / MARK).read_text(encoding="utf-8") == mark(folder)
     except OSError:
         return False
 

@@ -53,7 +53,9 @@ def _connect() -> World:
         if count > 1:
             problem = f"there is no MPI library here ({reason}); {install_command('mpich')} installs MPICH"
             raise LaunchError(launch_error(count, variable, problem)) from error
-        return World(f"none: {reason}")
+        world = World(f"none: {reason}")
+        world.notes.append(f"one rank, without MPI; for more ranks install MPICH: {install_command('mpich')}")
+        return world
     library = library_name(MPI.Get_library_version())
     if MPI.COMM_WORLD.size == 1:
         if count > 1:

@@ -90,7 +90,9 @@ def srun_mpi_types() -> list[str]:
     import subprocess
 
     try:
-        done = subprocess.run(LIST, check=False, capture_output=True, text=True, timeout=LIST_SECONDS)  # noqa: S603
+        done = subprocess.run(  # noqa: S603
+            LIST, check=False, capture_output=True, encoding="utf-8", errors="replace", timeout=LIST_SECONDS
+        )
     except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
         return []
     return mpi_types_in(done.stdout + done.stderr) if done.returncode == 0 else []

@@ -24,11 +24,12 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from hpc_es.config.options import Count, option, options
+from hpc_es.config.options import Count, PathText, option, options
 from hpc_es.config.registry import config_directory, import_function, source_hash
 from hpc_es.core.data import Box, Float32, Normaliser, ObservationSpec, Spaces
 from hpc_es.core.errors import ConfigError, failure_from_error, missing_text
 from hpc_es.core.global_generators import restored_generators
+from hpc_es.core.paths import expanded
 from hpc_es.core.policy import Actor, Pure
 from hpc_es.core.population import LowRank, Population
 from hpc_es.devices.jax_setup import configured_jax, require_device
@@ -47,7 +48,7 @@ class Options(PolicyOptions):
     """`policy:` with `kind: network`."""
 
     kind: Literal["network"] = option("name of the policy", "network")
-    network: str = option("'my_module:build', a function that returns a network, or a .keras file with one")
+    network: PathText = option("'my_module:build', a function that returns a network, or a .keras file with one")
     network_kwargs: Mapping[str, Any] = option("further keywords of the function", default_factory=dict)
     backend: Backend = option("library that computes the network", "jax")
     candidates_per_call: Count = option(
@@ -255,7 +256,10 @@ def _builder(options: Options, observations: ObservationSpec, outputs: int) -> C
     if options.network.endswith(FILE_SUFFIX):
         from hpc_es.policies.networks.keras_networks import load_model
 
-        path = _keras_file(options.network, config_directory())
+        try:
+            path = _keras_file(options.network, config_directory())
+        except ValueError as error:
+            raise ConfigError([(KEY, str(error))]) from error
         return lambda seed: load_model(path)
     function = import_function(options.network, KEY, "my_net:build")
     keywords = {**options.network_kwargs}
@@ -298,6 +302,7 @@ def seed_generators(seed: int) -> None:
 
 def _keras_file(name: str, directory: Path) -> Path:
     """Return the path of a Keras file: in the directory of the config, or in the current one if it is only there."""
+    name = expanded(name)
     path = directory / name
     return path if path.is_file() or not Path(name).is_file() else Path(name).resolve()
 
@@ -307,5 +312,8 @@ def sources(section: Mapping[str, Any], directory: Path) -> dict[str, str]:
     name = str(section.get("network", ""))
     if not name.endswith(FILE_SUFFIX):
         return {name: source_hash(name)}
-    path = _keras_file(name, directory)
+    try:
+        path = _keras_file(name, directory)
+    except ValueError:  # a variable that is not set here
+        return {name: ""}
     return {name: hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""}

@@ -25,7 +25,7 @@ from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 
-from hpc_es.config.registry import config_directory
+from hpc_es.config.registry import config_path
 from hpc_es.config.schema import Mlflow, Report, Wandb
 from hpc_es.core.data import Array, JsonObject
 from hpc_es.storage.metrics_log import Row
@@ -130,8 +130,9 @@ class TensorBoard:
         self._event = event_pb2.Event
         folder = run.directory
         if self._directory is not None:
-            folder = _own_folder(config_directory() / self._directory, run.name, run_id)
-            run_id = str(folder.relative_to(config_directory() / self._directory))
+            directory = config_path(self._directory)
+            folder = _own_folder(directory, run.name, run_id)
+            run_id = str(folder.relative_to(directory))
         has_rows = any(folder.glob("events.out.tfevents.*"))
         self._file = _event_path(folder).open("xb")
         self._records = RecordWriter(self._file)
@@ -220,7 +221,7 @@ class MLflow:
         from mlflow.tracking import MlflowClient
 
         directory = self._options.directory
-        store = config_directory() / directory if directory else run.directory.resolve() / "mlruns"
+        store = config_path(directory) if directory else run.directory.resolve() / "mlruns"
         store.parent.mkdir(parents=True, exist_ok=True)
         self._client = MlflowClient(tracking_uri=store.as_uri(), registry_uri=store.as_uri())
         with _locked(store.parent):  # runs that share a store must not create its experiment twice
@@ -317,7 +318,7 @@ class WeightsAndBiases:
     def start(self, run: LoggedRun, run_id: str | None, first: int) -> Started:
         del first  # all rows are written again
         own = self._options.directory
-        directory = self._directory = config_directory() / own if own else run.directory.resolve()
+        directory = self._directory = config_path(own) if own else run.directory.resolve()
         directory.mkdir(parents=True, exist_ok=True)
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # telemetry, read when wandb is imported
         os.environ.setdefault("WANDB_CACHE_DIR", str(directory / "wandb" / "cache"))  # logs, not in $HOME

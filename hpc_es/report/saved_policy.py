@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from hpc_es.algorithms.actor_critic.episodes import SamplingActor
 from hpc_es.config import registry
-from hpc_es.config.options import Options, field_hints
+from hpc_es.config.options import Options, build_kind, field_hints, with_paths
 from hpc_es.config.registry import module, policy_builder, within_config_directory
 from hpc_es.config.resolved import check_trust, completed, named_user_kinds, parse_resolved, plain_data
 from hpc_es.config.schema import Config
@@ -25,6 +25,7 @@ from hpc_es.core.data import Array, Arrays, Discrete, Float32, Normaliser, Space
 from hpc_es.core.errors import CheckpointError, ConfigError, UserError, exits_as_errors
 from hpc_es.core.global_generators import restored_generators
 from hpc_es.core.keys import Keys
+from hpc_es.core.paths import argument
 from hpc_es.core.policy import Actor, Policy, ReferencePolicy
 from hpc_es.core.population import unperturbed
 from hpc_es.storage.checkpoint import Snapshot, load
@@ -100,7 +101,8 @@ class StoredPolicy:
         """
         options = with_changes(self.config.policy, **changes)
         with within_config_directory(self.config.directory):
-            policy: Policy = policy_builder(options.kind, self.config.algorithm.kind)(options, spaces)
+            build = policy_builder(options.kind, self.config.algorithm.kind)
+            policy: Policy = build(with_paths(options, "policy"), spaces)
         if policy.layout.size != self.theta.size:
             sizes = f"it has {self.theta.size} parameters, but its config describes a policy with {policy.layout.size}"
             raise CheckpointError(f"{self.path}: {sizes}; has the environment changed since the training?")
@@ -228,7 +230,7 @@ def single_episodes(options: Any) -> Any:
     Raises ConfigError if the environment cannot be made.
     """
     with remembered():
-        return module("tasks", options.kind).build(with_changes(options, episodes_per_job=1, on_failed_episode="drop"))
+        return build_kind("tasks", with_changes(options, episodes_per_job=1, on_failed_episode="drop"))
 
 
 def require_stochastic(config: Config) -> None:
@@ -374,10 +376,10 @@ def load_policy(
         if value not in get_args(known) and (name, value) != ("which", None):
             choices = ", ".join(map(repr, get_args(known)))
             raise ValueError(f"{name} is {value!r}, expected {choices}" + (" or None" if name == "which" else ""))
-    source = read_policy(Path(path), which, trust)
+    source = read_policy(argument(path, "path"), which, trust)
     if actions == "sampled":
         require_stochastic(source.config)
-    task = module("tasks", source.config.task.kind).build(source.config.task)
+    task = build_kind("tasks", source.config.task)
     try:
         wrappers = _applied_wrappers(source) if env == "unwrapped" else None
         return LoadedPolicy(source, task, wrappers, np.random.default_rng(rng) if actions == "sampled" else None)
@@ -423,11 +425,11 @@ def load_model(path: str | Path, which: Which | None = None, trust: bool = False
     Raises CheckpointError without a valid checkpoint or model; UserError for untrusted code that has changed;
     ConfigError if the model cannot be made.
     """
-    source = read_evaluated(Path(path), which, trust)
+    source = read_evaluated(argument(path, "path"), which, trust)
     if source.config.policy is not None:
         raise CheckpointError(f"{source.path}: holds a policy and no model: hpc_es.load_policy loads it")
     with within_config_directory(source.config.directory):
-        task = module("tasks", source.config.task.kind).build(source.config.task)
+        task = build_kind("tasks", source.config.task)
     layout = task.model.layout
     if layout.size != source.theta.size:
         text = f"it has {source.theta.size} parameters, but {task.name} returns a model with {layout.size}"

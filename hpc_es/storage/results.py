@@ -229,7 +229,7 @@ def read_results(directory: Path) -> list[Result]:
     """Return the results in order of repetition, the first if there are two; UserError if a line is damaged."""
     results: dict[int, Result] = {}
     for path in [directory / RESULT, *sorted((directory / SHARDS).glob("*-of-*.jsonl"))]:
-        text = path.read_text() if path.exists() else ""
+        text = path.read_text(encoding="utf-8") if path.exists() else ""
         lines = [text] if path.name == RESULT and text else text.split("\n")[:-1]
         for index, line in enumerate(lines, 1):
             try:
@@ -255,7 +255,7 @@ def found_in_repetitions(directory: Path) -> dict[int, Found]:
 def repetitions(directory: Path) -> int | None:
     """Return the number of repetitions according to config.yaml in this directory; None if there is no config.yaml."""
     path = directory / "config.yaml"
-    return int(plain_data(path.read_text()).get("repetitions", 1)) if path.exists() else None
+    return int(plain_data(path.read_text(encoding="utf-8")).get("repetitions", 1)) if path.exists() else None
 
 
 def summary(rows: Sequence[Result], total: int | None = None, goal: Goal = "maximise") -> JsonObject:

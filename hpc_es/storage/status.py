@@ -46,7 +46,7 @@ def this_process() -> dict[str, str | int]:
 def run_state(directory: Path) -> JsonObject:
     """Return `state` (running, killed, finished, failed, interrupted or not begun) and other fields of status.json."""
     try:
-        status = json.loads((directory / STATUS).read_text())
+        status = json.loads((directory / STATUS).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         status = None
     if not isinstance(status, dict) or "status" not in status:
@@ -95,7 +95,7 @@ def state_text(status: JsonObject) -> str:
 def final_evaluation(directory: Path, generation: int | None) -> dict[str, float]:
     """Return the final evaluation in status.json if it is of this generation, else {}."""
     try:
-        status = json.loads((directory / STATUS).read_text())
+        status = json.loads((directory / STATUS).read_text(encoding="utf-8"))
         names = [name for name in status if name.startswith("final_")]
         return {name: float(status[name]) for name in names} if status["generation"] == generation else {}
     except (OSError, ValueError, KeyError, TypeError):

@@ -26,6 +26,7 @@ import hashlib
 import json
 import math
 import os
+import re
 import select
 import shutil
 import signal
@@ -46,6 +47,7 @@ from hpc_es.core.data import ConfigData, Float64, Poll
 from hpc_es.core.errors import MAX_DETAILS, ConfigError, Failure, Problems, one_line
 from hpc_es.core.interfaces import Offers, RunContext
 from hpc_es.core.machine import AVAILABLE_CORES
+from hpc_es.core.paths import expanded
 from hpc_es.tasks.function import ObjectiveTask, initial_vector
 from hpc_es.tasks.functions import supervisor
 from hpc_es.tasks.functions.initial_points import initial_points
@@ -80,6 +82,7 @@ KEPT_FAILURES = 10
 LARGEST_RESULT_BYTES = 1_000_000
 LAST_LINES, LAST_CHARACTERS = 5, 1000  # of stderr, in the log
 PARAMETERS, RESULT, SEED, CONFIG = "{parameters}", "{result}", "{seed}", "{config}"
+SHELL_VARIABLE = re.compile(r"\$(?:[A-Za-z_]|\{)")
 Format = Literal["json", "text"]
 
 
@@ -105,6 +108,14 @@ class Options(SearchOptions):
             if not any(mark in word for word in self.command[1:]):
                 yield "command", f"has no {mark} in its arguments: expected the path of this file among them"
 
+    def warnings(self) -> Iterator[ConfigProblem]:
+        """Yield (key, text) for words that a shell would change."""
+        words = {"command": self.command[1:], "environment": self.environment.values()}
+        for key, texts in words.items():
+            for text in texts:
+                if text.startswith("~/") or SHELL_VARIABLE.search(text):
+                    yield key, f"has {text!r}, which the program gets as it is: there is no shell that replaces it"
+
 
 def sources(section: ConfigData, directory: Path) -> dict[str, str]:
     """Return the SHA-256 of the program and of its arguments that are files in the config's directory ({config}/...).
@@ -112,7 +123,9 @@ def sources(section: ConfigData, directory: Path) -> dict[str, str]:
     Nothing is executed.
     """
     first, *rest = section["command"]
-    files = {first: _program_path(first, directory)}
+    files: dict[str, Path | None] = {first: None}
+    with contextlib.suppress(ValueError):  # a variable that is not set here
+        files[first] = _program_path(first, directory)
     files |= {word: directory / word.removeprefix(f"{CONFIG}/") for word in rest if word.startswith(f"{CONFIG}/")}
     return {
         name: hashlib.sha256(path.read_bytes()).hexdigest() if path is not None and path.is_file() else ""
@@ -147,6 +160,7 @@ def build(options: Options, repetition: int = 0) -> ObjectiveTask:
 
 def _program_path(word: str, directory: Path) -> Path | None:
     """Return the absolute path of a program, which need not exist; None if it is not in PATH."""
+    word = expanded(word)
     if "/" in word:
         return Path(os.path.normpath(directory.absolute() / word))
     path = shutil.which(word)
@@ -154,7 +168,10 @@ def _program_path(word: str, directory: Path) -> Path | None:
 
 
 def _find_program(word: str, directory: Path) -> Path:
-    path = _program_path(word, directory)
+    try:
+        path = _program_path(word, directory)
+    except ValueError as error:
+        raise ConfigError([("task.command", str(error))]) from error
     if path is None:
         text = f"there is no program {word!r} in PATH (write './{word}' for one in the config's directory)"
         raise ConfigError([("task.command", text)])
@@ -334,7 +351,7 @@ class SubprocessEvaluator:
         scratch = self._new_scratch()
         since = time.monotonic()
         parameters, result_file = scratch / "parameters", scratch / "result"
-        parameters.write_text(self._command.format_parameters(values))
+        parameters.write_text(self._command.format_parameters(values), encoding="utf-8")
         words = self._command.with_paths(parameters, result_file, seed)
         environment = program_environment(os.environ, self._command.environment)
         ended = self._runner.run(words, scratch, environment, self._command.timeout_seconds, poll)

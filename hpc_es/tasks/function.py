@@ -20,7 +20,7 @@ from typing import Literal
 import numpy as np
 
 from hpc_es.config.options import Natural, option, options
-from hpc_es.config.registry import config_directory, import_function, source_hash
+from hpc_es.config.registry import config_path, import_function, source_hash
 from hpc_es.core.data import ConfigData, Float64
 from hpc_es.core.errors import ConfigError, Problems
 from hpc_es.core.interfaces import Offers, Searched
@@ -43,7 +43,7 @@ def initial_vector(search: SearchOptions, directory: Path | None = None) -> Floa
 
     Raises ConfigError for `task.initial` or `task.initial_region`. `directory` is that of the config.
     """
-    values = _initial_values(search, config_directory() if directory is None else directory)
+    values = _initial_values(search, directory)
     if isinstance(values, Bounds) or not search.parameters:
         return values
     own = [parameter.initial for parameter in search.parameters.values()]
@@ -53,7 +53,7 @@ def initial_vector(search: SearchOptions, directory: Path | None = None) -> Floa
     return np.array([default if value is None else value for default, value in zip(values.tolist(), own, strict=True)])
 
 
-def _initial_values(search: SearchOptions, directory: Path) -> Float64 | Bounds:
+def _initial_values(search: SearchOptions, directory: Path | None) -> Float64 | Bounds:
     """Return `initial_vector` without the initial values of named parameters."""
     initial = search.initial
     if initial == RANDOM:
@@ -64,7 +64,11 @@ def _initial_values(search: SearchOptions, directory: Path) -> Float64 | Bounds:
         vector: Float64 = coordinates.to_objective(middle[np.newaxis])[0][0]
         return vector
     if isinstance(initial, str):
-        values = _read_vector(directory / initial)
+        try:
+            path = config_path(initial, directory)
+        except ValueError as error:
+            raise _error(str(error)) from error
+        values = _read_vector(path)
     else:
         values = np.array(initial, np.float64)
         values = np.full(search.size, values) if values.shape == () else values
@@ -107,9 +111,9 @@ def _read_vector(path: Path) -> Float64:
             case ".npy":
                 array = np.load(path, allow_pickle=False)
             case ".json":
-                array = np.array(json.loads(path.read_text()))
+                array = np.array(json.loads(path.read_text(encoding="utf-8")))
             case ".txt":
-                array = np.loadtxt(path, ndmin=1)
+                array = np.loadtxt(path, ndmin=1, encoding="utf-8")
             case _:
                 text = f"expected a number, a list, {RANDOM!r} or a file ({', '.join(SUFFIXES)}), found {path.name!r}"
                 raise _error(text)

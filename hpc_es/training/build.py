@@ -16,12 +16,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hpc_es.algorithms.common.delay import DelayLine
+from hpc_es.config.options import build_kind, with_paths
 from hpc_es.config.registry import is_user_kind, module, policy_builder, set_config_directory
 from hpc_es.config.schema import USUAL_CHUNK, Config
 from hpc_es.core.data import ConfigData, ProblemState, State, dataclass, row_dtype
 from hpc_es.core.errors import ConfigError, Problems
 from hpc_es.core.interfaces import Algorithm, AnyAlgorithm, Cutting, Problem, Task
 from hpc_es.core.keys import Keys
+from hpc_es.core.paths import current_directory
 from hpc_es.core.policy import Actor, Policy
 from hpc_es.core.population import Layout, Noise, unperturbed
 from hpc_es.devices.decision import current_decision, decide, forget
@@ -82,12 +84,12 @@ def require_contracts(config: Config, built: BuiltTask) -> None:
     kind = module("noise", config.noise.kind)
     if noise is not None and is_user_kind(config.noise.kind) and not hasattr(kind, "share"):
         with problems.collect(), abstract_as_problem("noise.kind"):
-            noise = kind.build(config.noise, keys, layout, None)
+            noise = build_kind("noise", config.noise, keys, layout, None)
             require_contract("noise.kind", config.noise.kind, noise, Noise)
     if is_user_kind(config.algorithm.kind):
-        unit, build = built.problem.chunk_size or unit_of(config), module("algorithms", config.algorithm.kind).build
+        unit = built.problem.chunk_size or unit_of(config)
         with problems.collect(), abstract_as_problem("algorithm.kind"):
-            algorithm = build(config.algorithm, built.problem, noise, keys, unit)
+            algorithm = build_kind("algorithms", config.algorithm, built.problem, noise, keys, unit)
             problems.extend(lacking("algorithm.kind", algorithm, Algorithm))
             problems.extend(lacking_in_strategy("algorithm.kind", algorithm))
     policy, request = built.policy, device_request(config)
@@ -169,6 +171,7 @@ def preflight(
     """
     built: BuiltTask | None = None
     source: State | None = None
+    here = current_directory()
     with problems.collect():
         built = build_task(config, repetition, problems)
         require_contracts(config, built)
@@ -179,7 +182,7 @@ def preflight(
         if is_new and getattr(config.policy, "init_from", None):
             from hpc_es.training.init_from import load_source
 
-            source = load_source(config.policy, built.policy if built else None)
+            source = load_source(config.policy, built.policy if built else None, here)
     return built, source
 
 
@@ -244,13 +247,14 @@ def _build_once(config: Config, repetition: int) -> BuiltTask:
     reductions = config.report.reductions() if offers(config).info else {}
     info = {"info": reductions} if reductions else {}
     with abstract_as_problem("task.kind"):
-        task: Task = module("tasks", config.task.kind).build(config.task, repetition, **info)
+        task: Task = build_kind("tasks", config.task, repetition, **info)
     require_contract("task.kind", config.task.kind, task, Task)
     try:
         policy: Policy | None = None
         if task.spaces is not None and config.policy is not None:
             with abstract_as_problem("policy.kind"):
-                policy = policy_builder(config.policy.kind, config.algorithm.kind)(config.policy, task.spaces)
+                build = policy_builder(config.policy.kind, config.algorithm.kind)
+                policy = build(with_paths(config.policy, "policy"), task.spaces)
             require_contract("policy.kind", config.policy.kind, policy, Policy)
         problem: Any = None
         problems = Problems()
@@ -266,7 +270,9 @@ def _build_once(config: Config, repetition: int) -> BuiltTask:
                 noise = module("noise", config.noise.kind)
                 factorisation = factorisation_of(config, problem.layout) if needs(config).noise else None
                 if needs(config).noise and hasattr(noise, "check"):
-                    noise.check(config.noise, factorisation.compact if factorisation else problem.layout)
+                    noise.check(
+                        with_paths(config.noise, "noise"), factorisation.compact if factorisation else problem.layout
+                    )
                 if factorisation is not None and factorisation.matrices and evaluates_factors(config, problem):
                     problem.use_factors(factorisation)
         problems.raise_any()
@@ -288,8 +294,7 @@ def build_parts(config: Config, world: World, built: BuiltTask, repetition: int 
         shared = shared_noise(config, world) if shared is None else shared
         noise = build_noise(config, keys, problem.layout, shared)
     unit = problem.chunk_size or unit_of(config)
-    build = module("algorithms", config.algorithm.kind).build
-    algorithm: AnyAlgorithm = build(config.algorithm, problem, noise, keys, unit)
+    algorithm: AnyAlgorithm = build_kind("algorithms", config.algorithm, problem, noise, keys, unit)
     row = row_dtype((*problem.columns, *requirements.columns))
     cutting, line = cutting_of(config, problem), DelayLine.of(config.algorithm)
     if getattr(config.algorithm, "side_by_side", False):
@@ -303,7 +308,7 @@ def build_noise(config: Config, keys: Keys, layout: Layout, shared: object) -> N
     """Return the noise for vectors of this layout, of low rank if there is `noise.rank`."""
     factorisation = factorisation_of(config, layout)
     numbers = factorisation.compact if factorisation else layout
-    noise: Noise = module("noise", config.noise.kind).build(config.noise, keys, numbers, shared)
+    noise: Noise = build_kind("noise", config.noise, keys, numbers, shared)
     require_contract("noise.kind", config.noise.kind, noise, Noise)
     if factorisation is None:
         return noise
@@ -318,4 +323,8 @@ def shared_noise(config: Config, world: World) -> object:
     Every rank of the world calls this.
     """
     share = getattr(module("noise", config.noise.kind), "share", None)
-    return share(config.noise, Keys(config.seed), world) if share is not None and needs(config).noise else None
+    return (
+        share(with_paths(config.noise, "noise"), Keys(config.seed), world)
+        if share is not None and needs(config).noise
+        else None
+    )

@@ -12,14 +12,15 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from hpc_es.config.options import warnings_of
-from hpc_es.config.registry import is_user_kind, module
+from hpc_es.config.options import build_kind, warnings_of
+from hpc_es.config.registry import is_user_kind
 from hpc_es.config.schema import Config
 from hpc_es.core.data import Actions, Array, Box, Discrete, Jobs, MultiDiscrete, ObservationSpec, State
 from hpc_es.core.errors import ConfigError, Problems, RunError, failure_from_error
 from hpc_es.core.global_generators import restored_generators
 from hpc_es.core.interfaces import AnyAlgorithm, AnyProblem, Problem, Task, VectorProblem
 from hpc_es.core.keys import Keys, Purpose
+from hpc_es.core.paths import absolute
 from hpc_es.core.policy import Policy
 from hpc_es.core.population import Layout, unperturbed
 from hpc_es.policies.network import NetworkPolicy
@@ -50,7 +51,7 @@ def check(config: Config, ranks: int | None = None, output: Path | None = None, 
     `ranks` is the number of ranks of the run, if known; `output` replaces the run directory of the config. With `call`,
     a function of the user is called once. Raises ConfigError with all errors.
     """
-    directory, problems = output or Path(config.output or "."), Problems()
+    directory, problems = absolute(output or config.output or "."), Problems()
     searched, source = preflight(config, directory, problems)
     if searched is None:
         raise ConfigError(problems)
@@ -165,9 +166,7 @@ def _initial(config: Config, problem: AnyProblem) -> State | None:
     if uses_tensorflow(config) or is_user_kind(config.algorithm.kind):
         return None
     unit = problem.chunk_size or unit_of(config)
-    algorithm: AnyAlgorithm = module("algorithms", config.algorithm.kind).build(
-        config.algorithm, problem, None, Keys(config.seed), unit
-    )
+    algorithm: AnyAlgorithm = build_kind("algorithms", config.algorithm, problem, None, Keys(config.seed), unit)
     state: State = problem.carried().merge_into(algorithm.initial())
     return state
 

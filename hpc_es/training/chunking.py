@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hpc_es.algorithms.common.strategy import Strategy
-from hpc_es.config.registry import module
+from hpc_es.config.options import build_kind
 from hpc_es.config.schema import USUAL_CHUNK, Config
 from hpc_es.core.data import NO_FITNESS, Chunk, Float64, Rows, State, dataclass, row_dtype
 from hpc_es.core.errors import RunError
@@ -381,8 +381,7 @@ def jobs_of_generation(config: Config, problem: Problem) -> int:
     if uses_tensorflow(config):  # the algorithm is not built, as that would import it
         jobs = int(getattr(config.algorithm, "batch_size", 0))
     else:
-        build = module("algorithms", config.algorithm.kind).build
-        algorithm = build(config.algorithm, problem, None, Keys(config.seed), unit)
+        algorithm = build_kind("algorithms", config.algorithm, problem, None, Keys(config.seed), unit)
         state = problem.carried().merge_into(algorithm.initial())
         jobs = training_jobs(algorithm.ask(state, 0, np.zeros(0, row_dtype()), NO_FITNESS))
     return jobs

@@ -15,6 +15,7 @@ from hpc_es.config.resolved import dump_json, parse_resolved, sources
 from hpc_es.config.schema import Config
 from hpc_es.core.data import Array, Arrays, Chunk, JsonObject, State, aligned_empty, dataclass
 from hpc_es.core.errors import DeniedError, Exit, Failure, InUseError, UserError, exits_as_errors
+from hpc_es.core.paths import current_directory
 from hpc_es.mpi.world import Bytes, World
 
 INTERRUPTED = 75  # exit status of a run that the same command resumes (EX_TEMPFAIL)
@@ -81,7 +82,11 @@ def on_all_ranks(work: Callable[[], T]) -> T:
 
 
 def config_message(config: Config) -> JsonObject:
-    """Return, on rank 0, what `config_from_message` needs on every rank."""
+    """Return, on rank 0, what `config_from_message` needs on every rank.
+
+    Without a directory of its own, the config has the current one, which code of the user may change during the run.
+    """
+    config = replace(config, directory=config.directory or str(current_directory()))
     return {"config": dump_json(config), "import_paths": list(registry.import_directories())}
 
 

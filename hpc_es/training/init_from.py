@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hpc_es.algorithms.common.optimizers import SLOTS
 from hpc_es.core.data import Array, Arrays, Float32, ProblemState, State
-from hpc_es.core.errors import CheckpointError, ConfigError
+from hpc_es.core.errors import CheckpointError, ConfigError, Problems
+from hpc_es.core.paths import current_directory, expanded
 from hpc_es.core.policy import Policy
 from hpc_es.policies.network import NetworkPolicy
 from hpc_es.policies.networks.keras_models import MODELS, SavedLayer, normaliser_of, value_of
@@ -31,12 +32,14 @@ STATISTICS = "observation_"  # prefix of the names of their arrays
 COUNT = 1e5  # observations that the statistics of a Keras model count as, as in OpenAI's `init_from`
 
 
-def load_source(options: Options, policy: Policy | None) -> State:
+def load_source(options: Options, policy: Policy | None, directory: Path | None = None) -> State:
     """Return a state with the arrays that a new run takes from the files that the options name.
 
+    Their paths are relative to `directory`, by default the current one, which code of the user may have changed.
     Without a policy, which could not be built, the files are only read. Raises ConfigError if a file cannot be read or
     does not fit.
     """
+    options = _with_absolute_paths(options, directory or current_directory())
     assert options.init_from is not None
     source = _read("policy.init_from", options.init_from, policy, options.kind)
     theta = source.shared.get("theta")
@@ -55,6 +58,18 @@ def load_source(options: Options, policy: Policy | None) -> State:
     if isinstance(optimizer, str):
         source = State(0, source.shared, {**source.master, **_slots_of(optimizer)})
     return source
+
+
+def _with_absolute_paths(options: Options, directory: Path) -> Options:
+    problems, paths = Problems(), dict[str, Any]()
+    for name in ("init_from", "init_observations", "init_optimizer"):
+        if isinstance(text := getattr(options, name), str):
+            try:
+                paths[name] = str(directory / expanded(text))
+            except ValueError as error:
+                problems.append((f"policy.{name}", str(error)))
+    problems.raise_any()
+    return replace(options, **paths)
 
 
 def _read(key: str, path: str, policy: Policy | None, kind: str = "") -> State:

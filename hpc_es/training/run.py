@@ -23,6 +23,7 @@ from hpc_es.core.data import Array, Arrays, JsonObject, State, dataclass
 from hpc_es.core.errors import LaunchError, Problems, RunFailedError, UserError
 from hpc_es.core.interfaces import AnyAlgorithm, GradientAlgorithm, LearnsFromSamples, RunContext
 from hpc_es.core.machine import stepping_differences
+from hpc_es.core.paths import kept_directory
 from hpc_es.core.quiet import quiet_stderr
 from hpc_es.core.rank_output import RankLog
 from hpc_es.devices.decision import current_decision
@@ -51,7 +52,7 @@ RunResult = JsonObject
 class RunRequest:
     """Directory and options of one run of an experiment, in addition to its config."""
 
-    directory: Path
+    directory: Path  # an absolute one, as code of the user may change the current directory
     resume: Resume = "auto"
     repetition: int = 0
     shared_noise: object = None  # the result of build.shared_noise, if several runs share it
@@ -66,6 +67,13 @@ def run_once(
     world: World, signals: Signals, config: Config, request: RunRequest
 ) -> tuple[ExitReason, RunResult | None]:
     """Run to the end, on every rank; return how the run ended and, on rank 0 of a finished run, its result."""
+    with kept_directory():  # code of the user may change it, and the next run starts in it
+        return _run_once(world, signals, config, request)
+
+
+def _run_once(
+    world: World, signals: Signals, config: Config, request: RunRequest
+) -> tuple[ExitReason, RunResult | None]:
     try:
         run = start_run(world, signals, config, request)
     except CollectiveExit as ended:

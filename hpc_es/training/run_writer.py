@@ -21,6 +21,7 @@ from hpc_es.core.data import IMAGE, Array, Arrays, JsonObject, Results, Rows, St
 from hpc_es.core.errors import RunError, UserError
 from hpc_es.core.interfaces import Problem
 from hpc_es.core.machine import as_comment, environment_info
+from hpc_es.core.paths import shown
 from hpc_es.core.slurm import this_run
 from hpc_es.devices.decision import current_decision
 from hpc_es.mpi.world import World
@@ -264,7 +265,7 @@ class RunWriter(Recorder):
                 "params": state.theta.size or None,
                 "ranks": self._world.size,
                 "mpi": self._world.library,
-                "output": str(self.directory),
+                "output": shown(self.directory),
                 "resumed": f"from generation {old.generation}" if old else None,
                 "best_evaluation": self.best.return_ if self.best else None,
             }

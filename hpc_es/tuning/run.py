@@ -20,6 +20,7 @@ from hpc_es.api.job import contained, run_experiment, status_name
 from hpc_es.config.schema import Config
 from hpc_es.core.data import JsonObject
 from hpc_es.core.errors import RunError, UserError, require
+from hpc_es.core.paths import absolute, shown
 from hpc_es.core.slurm import this_run
 from hpc_es.mpi.connect import connect
 from hpc_es.mpi.guard import Signals
@@ -91,7 +92,7 @@ class Master:
         shard = Shard.parse(request.shard) if request.shard else Shard.of_array(os.environ)
         self._shard = shard or Shard()
         self._plan = load(request.tuning, request.fixed)
-        self._directory = request.output or Path("runs") / request.tuning.stem
+        self._directory = absolute(request.output or Path("runs") / request.tuning.stem)
         self._study: Study | None = None
         if self._plan.options.search == "optuna":
             require("search: optuna", "optuna")
@@ -128,7 +129,7 @@ class Master:
             check(self._plan, ranks)
             with holding(lock(self._directory, "table")):
                 table = extend(self._directory, identity, trials)
-            sys.stdout.write(f"{self._directory}: {more} more trials than before\n")
+            sys.stdout.write(f"{shown(self._directory)}: {more} more trials than before\n")
         return table[: self._plan.trials]
 
     # The next trial.
@@ -272,9 +273,11 @@ class Master:
         ended = ExitReason(0)
         states = Counter(str(trial.record().get("state")) for trial in self._trials())
         if states[FAILED] and not states[COMPLETE]:
-            ended = ExitReason(1, f"all trials failed, see: hpc-es tune-report {self._directory}")
+            ended = ExitReason(1, f"all trials failed, see: hpc-es tune-report {shown(self._directory)}")
         counts = ", ".join(f"{states[state]} {state}" for state in (*OVER, STARTED) if states[state])
-        sys.stdout.write(f"{sum(states.values())} trials: {counts or 'none'}; hpc-es tune-report {self._directory}\n")
+        sys.stdout.write(
+            f"{sum(states.values())} trials: {counts or 'none'}; hpc-es tune-report {shown(self._directory)}\n"
+        )
         self._status("failed" if ended.status else "finished", exit_status=ended.status, reason=ended.text or "done")
         return ended
 

@@ -115,7 +115,7 @@ class Trial:
     def pruned(self) -> str | None:
         """Return why the trial should end early, or None."""
         try:
-            return str(json.loads((self.path / PRUNED_FILE).read_text())["reason"])
+            return str(json.loads((self.path / PRUNED_FILE).read_text(encoding="utf-8"))["reason"])
         except (OSError, ValueError, KeyError):
             return None
 

@@ -285,3 +285,33 @@ def test_minimize_runs_in_a_thread(capsys: pytest.CaptureFixture[str], monkeypat
         thread.join()
     assert [item.x.tolist() for item in found] == [expected.x.tolist()] * 2
     assert capsys.readouterr().err.count("this is not the main thread, so signals are not handled") == 1
+
+
+NUMBERS: dict[str, Any] = {"seed": 3, "sigma0": 0.5, "population_size": 8, "max_evaluations": 60, "target": 0.125}
+
+
+@pytest.mark.parametrize("as_numpy", [np.array, np.float64, np.int64, np.float32])
+def test_numbers_of_numpy_are_those_of_python(as_numpy: Any) -> None:
+    expected = hpc_es.minimize(rosenbrock, [1.5, 2.5], bounds=[(0, 4), (0, 5)], **NUMBERS)
+    values = {name: as_numpy(value) for name, value in NUMBERS.items() if as_numpy is not np.int64 or value >= 1}
+    bounds = np.array([(0, 4), (0, 5)])
+    found = hpc_es.minimize(rosenbrock, np.array([1.5, 2.5]), bounds=bounds, **{**NUMBERS, **values})
+    assert (found.f, found.evaluations, found.x.tolist()) == (expected.f, expected.evaluations, expected.x.tolist())
+
+
+def test_arguments_are_passed_as_they_are() -> None:
+    """They are not stored, so that they may be of any type."""
+    given = {"weights": np.ones(2, np.float32), "names": ("a", "b"), "model": object(), "function": len}
+    received: list[dict[str, Any]] = []
+
+    def cost(x: Any, **arguments: Any) -> float:
+        received.append(arguments)
+        return float(x @ x)
+
+    hpc_es.minimize(cost, [1.0, 2.0], 0.3, arguments=given, max_evaluations=10)
+    assert all(call[name] is value for call in received for name, value in given.items())
+
+
+def test_argument_that_is_also_a_parameter_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"arguments: has a, which is also in parameters"):
+        hpc_es.minimize(lambda a: a, parameters={"a": {"low": 0, "high": 1}}, arguments={"a": 1})

@@ -342,6 +342,14 @@ def test_invalid_bounds_are_refused(bounds: Any, size: int, message: str) -> Non
         ({"noise": "counters"}, r"noise: .*did you mean 'counter'\?"),
         ({"x0": "random"}, "x0: expected a vector of numbers, found 'random' .* use region"),
         ({"x0": None, "region": (2, [1, 3, 3])}, "region: is 2 to 1 in coordinate 0"),
+        (
+            {"sigma0": [0.1, 0.2, 0.3]},
+            "sigma0: expected one number for all coordinates, found a list of 3: .*parameters",
+        ),
+        ({"sigma0": np.full(3, 0.1)}, "sigma0: expected one number for all coordinates, found a list of 3"),
+        ({"seed": len}, "seed: expected .*, found builtin_function_or_method"),
+        ({"population_size": {4}}, r"population_size: expected .*, found set \{4\}: a set has no order"),
+        ({"x0": None, "parameters": {"a": {"low": 0, "high": len}}}, "parameters.a.high: expected .*, found builtin"),
     ],
 )
 def test_errors_name_the_callers_arguments(arguments: dict[str, Any], message: str) -> None:

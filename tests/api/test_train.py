@@ -385,3 +385,27 @@ def test_arrays_of_a_run_cannot_be_changed_through_the_callers_views(tmp_path: P
                 run.state.theta[:] = 0
     list(hpc_es.train(runs.tiny(tmp_path), tmp_path / "other"))
     runs.assert_same(tmp_path / "run", tmp_path / "other")
+
+
+def test_config_with_values_of_python_is_that_of_the_file(tmp_path: Path) -> None:
+    body = """
+        import numpy as np
+        from hpc_es.config.loading import read
+        data = dict(read(path))
+        data["seed"] = np.int64(data.get("seed", 0))
+        data["algorithm"] = {**data["algorithm"], "sigma": np.float64(data["algorithm"].get("sigma", 0.02))}
+        data["stop"] = {name: np.uint16(value) for name, value in data["stop"].items()}
+        data["output"], data["policy"] = directory / "given", {"hidden_dims": np.array([4, 4])}
+        runs = [hpc_es.train(data), hpc_es.train({**data, "policy": {"hidden_dims": (4, 4)}}, directory / "other")]
+        for run in runs:
+            for row in run:
+                pass
+        assert (runs[0].theta == runs[1].theta).all()
+        assert runs[0].directory == directory / "given", runs[0].directory
+        try:
+            hpc_es.train({**data, "report": {"loggers": {1}}, "task": {"env_id": print}}, "never")
+        except UserError as error:
+            sys.stdout.write(str(error))
+    """
+    done = program(0, tmp_path, body)
+    assert "task.env_id: expected text" in done.stdout and "report.loggers: expected text" in done.stdout, str(done)

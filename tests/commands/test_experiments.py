@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -56,6 +57,15 @@ def test_new_copies_every_example(tmp_path: Path) -> None:
         (tmp_path / path.stem).mkdir()
         assert cli.run(["new", path.stem, f"{path.stem}/{path.name}"]) == 0
         assert yaml.safe_load((tmp_path / path.stem / path.name).read_text()) == yaml.safe_load(path.read_text())
+
+
+@pytest.mark.parametrize(("file", "name"), [("second.yaml", "second"), ("12.yaml", "12"), ("1e-3.yaml", "1e-3")])
+def test_new_names_a_copied_example_after_its_file(file: str, name: str, tmp_path: Path) -> None:
+    """So that two experiments that begin with the same example have different run directories."""
+    assert cli.run(["new", "es_cartpole", file]) == 0
+    example, copy = load(ROOT / "configs" / "es_cartpole.yaml"), load(tmp_path / file)
+    assert (copy.name, copy.output) == (name, f"runs/{name}")
+    assert dataclasses.replace(example, name=name, output=copy.output, directory=copy.directory) == copy
 
 
 @pytest.mark.parametrize("kind", STARTERS)
@@ -145,6 +155,7 @@ def test_completion_knows_every_command_and_its_options(shell: str, capsys: Any)
     assert cli.run(["completion", shell]) == 0
     script = capsys.readouterr().out
     assert all(name in script for name in cli.names()) and "--ntasks-per-node" in script
+    assert all(kind in script for kind in STARTERS) and "es_cartpole" in script
     if shell == "bash":
         subprocess.run(["bash", "-n"], input=script, text=True, check=True)
 

@@ -15,12 +15,12 @@ import pytest
 
 from hpc_es.config import resolved as resolved_module
 from hpc_es.config import validation
-from hpc_es.config.loading import load, table, validate
+from hpc_es.config.loading import load, read, table, validate
 from hpc_es.config.options import Count, options
 from hpc_es.config.options import option as opt
 from hpc_es.config.resolved import config_hash, dump, dump_json, identity, parse_resolved, resolved
 from hpc_es.config.schema import Config
-from hpc_es.config.yaml_text import override, parse, read_yaml
+from hpc_es.config.yaml_text import override, parse, read_config, read_yaml
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.interfaces import Needs, Offers
 from hpc_es.noise.table import Options as TableOptions
@@ -608,3 +608,58 @@ def test_names_of_other_libraries_are_suggested(override: str, suggestion: str) 
 
 def load_text(text: str, overrides: list[str]) -> Config:
     return validate(override(parse(text), overrides))
+
+
+# Dotted keys.
+
+NESTED = {
+    "task": {"kind": "function", "function": "math:fsum", "dimension": 2, "arguments": {"a.b": 1}},
+    "algorithm": {"kind": "es", "optimizer": {"kind": "sgd", "learning_rate": 0.5}},
+    "stop": {"generations": 3, "timesteps": 5},
+}
+DOTTED = """
+task: {kind: function, function: "math:fsum"}
+task.dimension: 2
+task.arguments: {a.b: 1}
+stop.generations: 3
+algorithm.optimizer: {kind: sgd}
+algorithm: {kind: es, optimizer.learning_rate: 0.5}
+stop: {timesteps: 5}
+"""
+
+
+def test_dotted_keys_are_nested_ones(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text(DOTTED)
+    data = read(tmp_path / "c.yaml")
+    assert {name: data[name] for name in NESTED} == NESTED
+    expected = validate(NESTED)
+    assert validate({name: data[name] for name in NESTED}) == expected
+    flat = {"task": NESTED["task"], "algorithm": NESTED["algorithm"], "stop.generations": 3, "stop.timesteps": 5}
+    assert validate(flat) == expected
+    assert validate(override(read_config(tmp_path / "c.yaml"), ["stop.generations=4"])).stop.generations == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "lines"),
+    [
+        ("stop:\n  generations: 3\nstop.generations: 3\n", "stop.generations", "2 and 3"),
+        ("stop.generations: 3\nname: x\nstop: 5\n", "stop", "1 and 3"),
+        ("stop:\nstop.generations: 3\n", "stop", "1 and 2"),
+        ("stop.generations: 3\nstop:\n  generations.x: 3\n", "stop.generations", "1 and 3"),
+        ("algorithm.optimizer.kind: a\nalgorithm:\n  optimizer:\n    kind: b\n", "algorithm.optimizer.kind", "1 and 4"),
+    ],
+)
+def test_key_in_two_forms_is_refused_with_both_lines(tmp_path: Path, text: str, key: str, lines: str) -> None:
+    (tmp_path / "c.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=f"^the key '{key}' stands twice, in lines {lines}: remove one$"):
+        read(tmp_path / "c.yaml")
+
+
+def test_dotted_keys_with_mistakes(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text("task.env_id: CartPole-v1\nstopp.generations: 3\nstop.generation: 3\na..b: 1\n")
+    with pytest.raises(ConfigError) as error:
+        load(tmp_path / "c.yaml")
+    text = str(error.value)
+    assert "unknown key 'stopp'; did you mean 'stop'" in text
+    assert "unknown key 'stop.generation'; did you mean 'generations'" in text
+    assert "unknown key 'a..b'" in text

@@ -43,6 +43,7 @@ def test_main_without_an_mpi_library_runs_one_rank_with_a_note(reference: Path, 
     env = {"PYTHONPATH": f"{tmp_path}:{ROOT}"}
     done = runs.train(0, tmp_path / "run", env=env)
     assert done.status == 0 and "mpi none: libmpi.so.12 is not here" in done.stdout, str(done)
+    assert "one rank, without MPI; for more ranks install MPICH: pip install 'hpc_es[mpi]'" in done.stdout
     runs.assert_same(tmp_path / "run", reference)
     done = runs.train(2, tmp_path / "other", env=env)  # two masters of one directory
     assert done.status == 2 and "there is no MPI library here (libmpi.so.12 is not here)" in done.stderr, str(done)

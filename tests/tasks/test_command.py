@@ -18,6 +18,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hpc_es.config.loading import validate
+from hpc_es.config.options import warnings_of
 from hpc_es.core.interfaces import RunContext
 from hpc_es.tasks.command import (
     Command,
@@ -308,3 +310,16 @@ def test_program_environment_has_no_mpi_variables() -> None:
     launched |= {"HYDI_CONTROL_FD": "7", "SLURM_STEP_ID": "0", "SLURM_STEPID": "0", "SLURM_PROCID": "1"}
     kept = {"SLURM_JOB_ID": "8", "SLURM_NTASKS": "2", "HOME": "/h", "MPICC": "cc"}
     assert program_environment({**launched, **kept}, {"OMP_NUM_THREADS": "4"}) == {**kept, "OMP_NUM_THREADS": "4"}
+
+
+def test_words_that_a_shell_would_change_are_warned_of() -> None:
+    section = {
+        **{"kind": "command", "dimension": 1, "environment": {"A": "${HOME}/x", "B": "1"}},
+        "command": ["~/solve", "{parameters}", "{result}", "~/data", "$HOME", "a~/b", "5$"],
+    }
+    config = validate({"task": section, "algorithm": {"kind": "cma_es"}})
+    text = "which the program gets as it is: there is no shell that replaces it"
+    assert warnings_of(config.task) == [
+        *(f"command: has {word!r}, {text}" for word in ("~/data", "$HOME")),
+        f"environment: has '${{HOME}}/x', {text}",
+    ]

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import numpy as np
 import numpy.typing as npt
 
-from hpc_es.config.options import Count, Limits, NonNegative, option, options, unused
+from hpc_es.config.options import Count, Limits, NonNegative, PathText, option, options, unused
 from hpc_es.core.data import Array, Float32, Normaliser
 from hpc_es.core.population import Layout, Population
 from hpc_es.policies.networks.heads import ActionBounds, ActionHead, normalise
@@ -32,18 +32,18 @@ class PolicyOptions:
         "bounds)",
         "clip",
     )
-    init_from: str | None = option(
+    init_from: PathText | None = option(
         "run directory, checkpoint or Keras file (.keras, .h5) with the initial theta; null: random initial theta",
         None,
         may_change=True,
     )
-    init_observations: bool | str = option(
+    init_observations: bool | PathText = option(
         "initial observation statistics: from init_from (true), none (false), or a run directory, checkpoint, Keras "
         "file or ob_normalization_*.npz",
         True,
         may_change=True,
     )
-    init_optimizer: bool | str = option(
+    init_optimizer: bool | PathText = option(
         "initial optimizer state: from init_from (true), new (false), or a run directory, checkpoint or "
         "optimizer_*.npz",
         False,

@@ -14,6 +14,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from operator import attrgetter
 from typing import Any, TypeAlias, TypeVar
 
 import gymnasium
@@ -219,11 +220,12 @@ def _import_wrapper(wrapper: Wrapper, number: int) -> tuple[str, Callable[..., E
         module, colon, name = path.partition(":")
         if not colon:
             raise ValueError("there is no ':' in it")
-        return path, getattr(importlib.import_module(module), name), keywords
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(
-            [(key, f"expected 'module:Class', found {path!r}, which cannot be imported: {error}")]
-        ) from error
+        return path, attrgetter(name)(importlib.import_module(module)), keywords
+    except (Exception, SystemExit) as error:  # the module may raise anything
+        is_import = isinstance(error, ImportError | AttributeError | ValueError)
+        reason = str(error) if is_import else f"{type(error).__name__}: {error}"
+        text = f"expected 'module:Class', found {path!r}, which cannot be imported: {reason}"
+        raise ConfigError([(key, text)]) from error
 
 
 def entry_point(env_id: str) -> str:

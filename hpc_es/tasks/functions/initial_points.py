@@ -19,7 +19,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from hpc_es.config.registry import config_directory
+from hpc_es.config.registry import config_path
 from hpc_es.core.data import Float64, dataclass
 from hpc_es.core.errors import ConfigError
 from hpc_es.tasks.functions.options import RESULT_COLUMNS, Coordinates, SearchOptions
@@ -69,7 +69,11 @@ def initial_points(search: SearchOptions, directory: Path | None = None) -> Init
     """
     if search.initial_points is None:
         return None
-    return points_from((config_directory() if directory is None else directory) / search.initial_points, search)
+    try:
+        path = config_path(search.initial_points, directory)
+    except ValueError as error:
+        raise ConfigError([(KEY, str(error))]) from error
+    return points_from(path, search)
 
 
 def points_from(source: Path | Points, search: SearchOptions) -> InitialPoints:

@@ -136,7 +136,7 @@ def _complete_lines(folder: Path) -> list[str]:
     texts = []
     for path in sorted(folder.glob("generation_*.jsonl")):
         with contextlib.suppress(OSError):
-            text = path.read_text(errors="replace")
+            text = path.read_text(encoding="utf-8", errors="replace")
             texts.append(text[: text.rfind("\n") + 1])
     return texts
 

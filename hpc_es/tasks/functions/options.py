@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 
-from hpc_es.config.options import Count, Limits, Natural, NonNegative, Positive, option, options
+from hpc_es.config.options import Count, Limits, Natural, NonNegative, PathText, Positive, option, options
 from hpc_es.core.data import Float64, dataclass
 from hpc_es.core.interfaces import MixedCoordinates
 from hpc_es.tasks.functions.journal import Mode
@@ -256,7 +256,7 @@ class SearchOptions:
     )
     goal: Literal["minimise", "maximise"] = option("direction of the optimisation", "minimise")
     bounds: BoundsOptions = option("bounds of the coordinates", default_factory=BoundsOptions)
-    initial: float | tuple[float, ...] | str | None = option(
+    initial: float | tuple[float, ...] | PathText | None = option(
         "initial vector: a number for all coordinates, a list, a file (.npy, .json, .txt) relative to the config, or "
         "random (uniform in initial_region); null: the middle of the bounds, or 0",
         None,
@@ -264,7 +264,7 @@ class SearchOptions:
     initial_region: RegionOptions = option(
         "region of the initial vector with initial: random, and of restarts", default_factory=RegionOptions
     )
-    initial_points: str | None = option(
+    initial_points: PathText | None = option(
         "file of vectors that are evaluated first, relative to the config: CSV, JSON, or the evaluations.csv of an "
         "earlier run, whose values are taken over; null: none",
         None,

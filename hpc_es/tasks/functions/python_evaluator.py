@@ -157,9 +157,12 @@ def objective(
 
 
 def _source_hash(function: Callable[..., object]) -> str:
+    """Return the SHA-256 of the file of a function, or of the lines that Python has of a file in a .zip or notebook."""
     try:
-        file = inspect.getsourcefile(inspect.unwrap(function))
-        return hashlib.sha256(Path(file).read_bytes()).hexdigest() if file else ""
+        function = inspect.unwrap(function)
+        file = Path(inspect.getsourcefile(function) or "")
+        source = file.read_bytes() if file.is_file() else "".join(inspect.findsource(function)[0]).encode()
+        return hashlib.sha256(source).hexdigest()
     except (TypeError, OSError):
         return ""
 

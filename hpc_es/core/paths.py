@@ -1,0 +1,100 @@
+"""Paths as users write them: `~` and variables are replaced, and a changed working directory has no effect.
+
+They are replaced in command lines when these are parsed (`core.arguments`), in arguments of Python functions when those
+are called, and in options of a config when they are used (`config.registry.config_path`, `config.options.with_paths`).
+A config keeps its paths as they are written, so that the same command resumes a run although a variable such as TMPDIR
+has changed, and every rank replaces the variables of its own node. Only the run directory and the directory of the
+config are the same on all ranks: rank 0 replaces theirs at the start.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from hpc_es.core.errors import UserError
+
+CONFIG_STRING = re.compile(r"\s*[A-Za-z_]\w*\s*=")  # the beginning of a config in one text: env=c(...),agent=c(...)
+_DOLLAR = re.compile(r"\$(?:\$|([A-Za-z_]\w*)|\{([^}]*)\}?)", re.ASCII)
+
+
+def expanded(path: str | os.PathLike[str]) -> str:
+    """Return a path with `~`, `~user`, `$NAME` and `${NAME}` replaced; `$$` is a dollar sign.
+
+    Raises ValueError for a variable that is not set or empty, and for a user that does not exist.
+    """
+    text = os.fspath(path)
+    if text.startswith("~"):
+        user, slash, rest = text.partition("/")
+        home = os.path.expanduser(user)  # noqa: PTH111  (Path would also change the rest)
+        if home.startswith("~"):
+            raise ValueError(f"there is no home directory {user} in {text!r}: write './{text}' for a file of this name")
+        return home + slash + _DOLLAR.sub(_value, rest)
+    return _DOLLAR.sub(_value, text)
+
+
+def _value(found: re.Match[str]) -> str:
+    """Return the text that replaces one `$...`."""
+    if found[0] == "$$":
+        return "$"
+    name = found[1] or found[2] or ""
+    if found[0] not in {f"${name}", f"${{{name}}}"} or not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
+        raise ValueError(f"expected a variable as $NAME or ${{NAME}}, found {found[0]!r} in {found.string!r}")
+    if not (value := os.environ.get(name)):
+        why = "which is not set" if value is None else "which is empty"
+        remedy = "export it, or write the directory itself ($$ is a dollar sign)"
+        raise ValueError(f"{found.string!r} has the variable ${name}, {why}: {remedy}")
+    return value
+
+
+def config_source(text: str) -> str:
+    """Return the path of a config file likewise, and a config string as it is."""
+    return text if CONFIG_STRING.match(text) else expanded(text)
+
+
+def argument(path: str | os.PathLike[str], name: str) -> Path:
+    """Return an argument of a Python function as an absolute path; UserError names the argument."""
+    try:
+        return absolute(expanded(path))
+    except ValueError as error:
+        raise UserError(f"{name}: {error}") from None
+
+
+def absolute(path: str | Path) -> Path:
+    """Return the path below the current directory, so that code of the user may change that; UserError if it is gone.
+
+    `..` and links are kept.
+    """
+    return Path(path) if Path(path).is_absolute() else current_directory() / path
+
+
+def current_directory() -> Path:
+    """Return the current directory; UserError if it was removed."""
+    try:
+        return Path.cwd()
+    except OSError as error:
+        remedy = "change to another one (cd), and start the command again"
+        raise UserError(f"the current directory cannot be used ({error.strerror}): {remedy}") from error
+
+
+@contextlib.contextmanager
+def kept_directory() -> Iterator[None]:
+    """Restore the current directory after code of the user, which may change it."""
+    descriptor = os.open(current_directory(), os.O_RDONLY)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):  # it was removed meanwhile, or access to it
+            os.fchdir(descriptor)
+        os.close(descriptor)
+
+
+def shown(path: Path) -> str:
+    """Return a path for messages: relative to the current directory if it is below that."""
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except (OSError, ValueError):
+        return str(path)
