@@ -14,6 +14,7 @@ from hpc_es.config.loading import read
 from hpc_es.config.schema import Config
 from hpc_es.core.data import Array, Arrays, ConfigData, State
 from hpc_es.core.errors import ConfigError, UserError
+from hpc_es.core.handlers import OwnProcess
 from hpc_es.mpi.connect import connect
 from hpc_es.mpi.guard import Signals, install_hooks
 from hpc_es.training.build import decide_device, valid_config
@@ -134,7 +135,7 @@ class TrainingRun:
     """A run in progress: an iterator of the metrics of each generation. As a context manager it closes the run."""
 
     def __init__(self, run: Run, signals: Signals) -> None:
-        self._run, self._signals = run, signals
+        self._run, self._signals, self._process = run, signals, OwnProcess()
         self._rows: Generator[MetricsRow] = run.rows()
 
     @property
@@ -182,13 +183,15 @@ class TrainingRun:
             self._end()
 
     def _end(self) -> None:
-        self._signals.restore()
-        self._run.close()
+        if not self._process.is_forked():
+            self._signals.restore()
+            self._run.close()
 
     def __iter__(self) -> TrainingRun:
         return self
 
     def __next__(self) -> MetricsRow:
+        self._process.end_forked()
         try:
             return next(self._rows)
         except BaseException:  # including StopIteration

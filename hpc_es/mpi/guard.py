@@ -16,9 +16,10 @@ import time
 import traceback
 from collections.abc import Callable
 from types import FrameType, TracebackType
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from hpc_es.core.errors import LaunchError, UserError
+from hpc_es.core.handlers import HANDLED, Handlers, OwnProcess
 from hpc_es.core.rank_output import terminal_errors
 from hpc_es.mpi.connect import joined
 from hpc_es.mpi.launch import abort, by_srun, task_rank, tasks_started
@@ -36,12 +37,13 @@ def guarded(body: Callable[[], int]) -> NoReturn:
     Each line of the traceback names the rank; a UserError is printed as its message only.
     """
     faulthandler.enable()
+    process = OwnProcess()
     try:
         status = body()
     except BaseException as error:  # broad: no rank may end without the others
+        process.end_forked()
         status = _end_all_ranks(error)
-    for number in Signals.HANDLED:  # the status is final, but srun sends SIGTERM when a rank ends with another one
-        signal.signal(number, signal.SIG_IGN)
+    Handlers(HANDLED, signal.SIG_IGN)  # the status is final, but srun sends SIGTERM when a rank ends with another one
     signal.setitimer(signal.ITIMER_REAL, 0)  # Python removes its handler of SIGALRM before it has ended
     world = joined()
     if world is not None:
@@ -51,21 +53,29 @@ def guarded(body: Callable[[], int]) -> NoReturn:
 
 def install_hooks() -> None:
     """Guard a user's program: an uncaught exception ends all ranks; at a regular exit MPI is finalized."""
-    if sys.excepthook is not _excepthook:
-        sys.excepthook = _excepthook
-        atexit.register(_finalize)
+    if not isinstance(sys.excepthook, _Hooks):
+        sys.excepthook = hooks = _Hooks()
+        atexit.register(hooks.finalize)
 
 
-def _excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    atexit.unregister(_finalize)
-    status = _end_all_ranks(error.with_traceback(trace))
-    os._exit(status or 1)
+class _Hooks:
+    """The exception hook of a user's program, and its exit handler. A forked child uses neither."""
 
+    def __init__(self) -> None:
+        self._process, self._before = OwnProcess(), sys.excepthook
 
-def _finalize() -> None:
-    world = joined()
-    if world is not None:
-        world.finalize()
+    def __call__(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if self._process.is_forked():
+            self._before(kind, error, trace)
+            return
+        atexit.unregister(self.finalize)
+        status = _end_all_ranks(error.with_traceback(trace))
+        os._exit(status or 1)
+
+    def finalize(self) -> None:
+        world = joined()
+        if world is not None and not self._process.is_forked():
+            world.finalize()
 
 
 def _end_all_ranks(error: BaseException) -> int:
@@ -131,18 +141,15 @@ class Signals:
     generation in progress then never ends. Therefore under srun a second signal is assumed TERM_SECONDS after SIGTERM.
     """
 
-    HANDLED = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT)
-
     def __init__(self) -> None:
         self.abort_if_hung: Callable[[], None] = lambda: None
         self.name = ""  # of the last signal, such as "SIGTERM"
         self._received = 0
         self._assumed_at = math.inf
         self._last_seconds: dict[int, float] = {}
-        self._before: dict[signal.Signals, Any] = {
-            number: signal.signal(number, self._on_signal) for number in self.HANDLED
-        }
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, self.HANDLED)  # main blocks them
+        self._handlers = Handlers(HANDLED, self._on_signal)
+        self._hang_checks: list[Handlers] = []
+        self._blocked = signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)  # main blocks them
 
     def count(self) -> int:
         """Return the number of signals received or assumed."""
@@ -169,15 +176,16 @@ class Signals:
             if callable(before):
                 before(number, frame)
 
-        self._before.setdefault(signal.SIGALRM, before)
-        signal.signal(signal.SIGALRM, on_alarm)
+        self._hang_checks.append(Handlers([signal.SIGALRM], on_alarm))
         signal.siginterrupt(signal.SIGALRM, False)  # a checkpoint may be being written
         period = min(period or CHECK_HUNG_SECONDS, CHECK_HUNG_SECONDS)
         signal.setitimer(signal.ITIMER_REAL, period, period)
 
     def restore(self) -> None:
-        """Restore the previous handlers."""
-        if signal.SIGALRM in self._before:
+        """Restore the previous handlers; further calls do nothing."""
+        if self._hang_checks:
             signal.setitimer(signal.ITIMER_REAL, 0)
-        for number, handler in self._before.items():
-            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+        while self._hang_checks:
+            self._hang_checks.pop().restore()
+        if self._handlers.restore():
+            signal.pthread_sigmask(signal.SIG_SETMASK, self._blocked)

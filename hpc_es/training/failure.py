@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from hpc_es.core.errors import RunFailedError, UserError
+from hpc_es.core.handlers import OwnProcess
 from hpc_es.mpi.launch import abandon_timeout, by_srun
 from hpc_es.mpi.scheduler import GIVE_UP, GiveUp, OtherRankFailed, tell_failure
 from hpc_es.mpi.world import World
@@ -36,17 +37,20 @@ def report_failure(world: World, writer: Recorder | None) -> Iterator[None]:
         with contextlib.suppress(Exception):  # such as a full disk; the original exception is reported anyway
             writer.status("failed", exit_status=status, reason=reason)
 
+    process = OwnProcess()
     try:
         yield
     except GeneratorExit:
         raise
     except OtherRankFailed as error:
+        process.end_forked()
         if writer is not None:
             write(str(error), 1)
             writer.close()
         time.sleep(abandon_timeout(os.environ))  # the failing rank prints its error and ends the job
         world.abort(1)
     except BaseException as error:
+        process.end_forked()
         if isinstance(error, Exception) and world.fault_handler.is_rank_loss(error):
             raise
         reason, status = f"{type(error).__name__}: {error}".removesuffix(": "), 1

@@ -20,6 +20,7 @@ from hpc_es.algorithms.common.delay import DelayLine, without_earlier
 from hpc_es.config.schema import Config
 from hpc_es.core.data import Arrays, Results, State
 from hpc_es.core.errors import RunError, RunFailedError
+from hpc_es.core.handlers import OwnProcess
 from hpc_es.core.interfaces import GradientAlgorithm, Problem
 from hpc_es.core.machine import return_freed_memory
 from hpc_es.mpi.scheduler import GiveUp, Work
@@ -148,11 +149,14 @@ class Training:
 
         If the caller closes the generator early on rank 0, the others stop too.
         """
+        process = OwnProcess()
         with report_failure(self.world, self.writer):
             try:
                 try:
                     yield from self._generations()
                 except GeneratorExit:
+                    if process.is_forked():  # at the end of a child that the caller has forked
+                        raise
                     self._broadcast_command(STOP)
                     self._finish()
                     raise
