@@ -8,7 +8,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -27,6 +26,7 @@ from hpc_es.core.keys import Keys, Purpose
 from hpc_es.core.machine import stepping_differences
 from hpc_es.core.policy import Actor, Batch, Episodic, Policy
 from hpc_es.core.population import unperturbed
+from hpc_es.core.rank_output import say_error
 from hpc_es.devices import jax_setup
 from hpc_es.devices.decision import decide
 from hpc_es.mpi.world import World
@@ -67,7 +67,7 @@ def choose_device(world: World, config: Config) -> None:
     wants_gpu = request.device == "gpu"
     decision = decide(world, replace(request, device="auto") if wants_gpu else request)
     if wants_gpu and decision.kind == "cpu" and world.rank == 0:
-        sys.stderr.write("".join(f"{line}, but {request.key} is gpu\n" for line in decision.lines(world)))
+        say_error("".join(f"{line}, but {request.key} is gpu\n" for line in decision.lines(world)))
 
 
 def evaluate(source: StoredPolicy, asked: EvaluationRequest) -> JsonObject:
@@ -133,7 +133,7 @@ def _rows(chunks: Sequence[Chunk], evaluate_chunk: Callable[[Chunk], Outcome], j
         outcome = evaluate_chunk(chunk)
         rows.append(outcome.rows)
         for failure in outcome.failures:
-            sys.stderr.write(f"{job} {chunk.first_job + failure.position} failed: {failure.text}\n")
+            say_error(f"{job} {chunk.first_job + failure.position} failed: {failure.text}\n")
     joined: Rows = np.concatenate(rows)
     return joined
 

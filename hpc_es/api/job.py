@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import astuple, replace
@@ -23,6 +22,7 @@ from hpc_es.config.resolved import completed, dump, identity, named_user_kinds, 
 from hpc_es.config.schema import Config
 from hpc_es.core.data import JsonObject, dataclass
 from hpc_es.core.errors import ConfigError, UserError
+from hpc_es.core.rank_output import say, say_error
 from hpc_es.core.slurm import this_run
 from hpc_es.mpi.connect import connect
 from hpc_es.mpi.guard import Signals
@@ -213,9 +213,9 @@ class Repetitions:
             from hpc_es.report.plot import plot
 
             plot([self.path(row["repetition"]) for row in rows], self.directory / "curve.png")
-        sys.stdout.write(results.summary_text(summary))
+        say(results.summary_text(summary))
         if reason.status == INTERRUPTED:  # perhaps in another group
-            sys.stdout.write(f"interrupted ({reason.text}); the same command resumes the run\n")
+            say(f"interrupted ({reason.text}); the same command resumes the run\n")
 
     def _write_status(self, status: str, **more: object) -> None:
         """Replace the status file of this task, which scripts read."""
@@ -250,8 +250,7 @@ class GroupPoll:
         done = {row["repetition"] for row in results.read_results(r.directory)}
         missing = [n for n in r.task_share() if n not in done]
         items = ", ".join(f"{n} (generation {finished_generations(r.path(n))})" for n in missing)
-        sys.stdout.write(f"waiting for repetitions {items}\n")
-        sys.stdout.flush()
+        say(f"waiting for repetitions {items}\n")
 
 
 def combine(one: ExitReason, other: ExitReason) -> ExitReason:
@@ -324,7 +323,7 @@ def run_job(read_arguments: Callable[[], argparse.Namespace]) -> int:
     except CollectiveExit as ended:
         reason = ended.reason
     if world.rank == 0 and reason.text and reason.status != INTERRUPTED:
-        sys.stderr.write(f"hpc_es: {reason.text}\n")
+        say_error(f"hpc_es: {reason.text}\n")
     return reason.status
 
 

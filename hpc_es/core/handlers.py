@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any
+
+from hpc_es.core.rank_output import say_error
 
 HANDLED = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT)  # by a run, apart from its timer
 CHILD_STATUS = 1  # of a forked child that comes back from user code
@@ -56,14 +57,11 @@ class OwnProcess:
         """End this process, without exit handlers, if it is a forked child that came back from user code."""
         if not self.is_forked():
             return
-        try:
-            sys.stderr.write(
-                f"hpc_es: process {os.getpid()} was forked by code of the user and returned from it: it ends here, and "
-                f"process {self._id} continues; end a forked process with os._exit(0)\n"
-            )
-            sys.stderr.flush()
-        finally:
-            os._exit(CHILD_STATUS)
+        say_error(
+            f"hpc_es: process {os.getpid()} was forked by code of the user and returned from it: it ends here, and "
+            f"process {self._id} continues; end a forked process with os._exit(0)\n"
+        )
+        os._exit(CHILD_STATUS)
 
 
 def _before_fork() -> None:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import faulthandler
 import math
 import os
@@ -20,7 +19,7 @@ from typing import NoReturn
 
 from hpc_es.core.errors import LaunchError, UserError
 from hpc_es.core.handlers import HANDLED, Handlers, OwnProcess
-from hpc_es.core.rank_output import terminal_errors
+from hpc_es.core.rank_output import say_error
 from hpc_es.mpi.connect import joined
 from hpc_es.mpi.launch import abort, by_srun, task_rank, tasks_started
 
@@ -83,7 +82,7 @@ def _end_all_ranks(error: BaseException) -> int:
     rank, size = _rank_and_size()
     message, status = describe(error)
     if size == 1:
-        terminal_errors().write(message)
+        say_error(message)
         return status
     if isinstance(error, SystemExit) and status == 0 and joined() is None:
         return 0  # such as --help, on all ranks
@@ -93,10 +92,7 @@ def _end_all_ranks(error: BaseException) -> int:
     if isinstance(error, LaunchError) and rank != 0:  # tasks that are not connected cannot end each other
         message = message.partition("\n")[0] if error.__cause__ else ""  # the library may be missing on this host only
     text = message if rank == 0 and isinstance(error, UserError) else tagged(message, rank, size)
-    with contextlib.suppress(OSError, ValueError):  # a closed pipe; the other ranks must still be ended
-        stream = terminal_errors()
-        stream.write(text)  # one call, so that lines of several ranks do not mix
-        stream.flush()
+    say_error(text)  # one call, so that lines of several ranks do not mix
     abort(status if status else 1)  # a rank that ends without the others is a failure in any case
 
 

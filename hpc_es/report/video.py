@@ -15,6 +15,7 @@ import numpy as np
 
 from hpc_es.core.data import Array, Discrete
 from hpc_es.core.errors import UserError, install_command, missing_package, require
+from hpc_es.core.rank_output import say_error
 from hpc_es.storage.files import written
 from hpc_es.tasks.episodes.environments import Environment
 
@@ -102,7 +103,7 @@ def frames(source: StoredPolicy, task: Any, environment: Environment, seed: int)
         yield _frame(environment)
         if terminated or truncated:
             return
-    sys.stderr.write(f"the video ends after {MOST_FRAMES} frames, before the end of the episode\n")
+    say_error(f"the video ends after {MOST_FRAMES} frames, before the end of the episode\n")
 
 
 def _frame(environment: Environment) -> Array:

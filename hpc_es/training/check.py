@@ -20,6 +20,7 @@ from hpc_es.core.interfaces import AnyAlgorithm, AnyProblem, Problem, Task, Vect
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.core.policy import Policy
 from hpc_es.core.population import unperturbed
+from hpc_es.core.rank_output import say_error
 from hpc_es.policies.network import NetworkPolicy
 from hpc_es.tasks.episodes.environments import hidden_state_difference
 from hpc_es.tasks.episodes.task import Episodes
@@ -194,7 +195,7 @@ def _observation(task: Task, spec: ObservationSpec) -> Array:
 def _check_call(config: Config, problem: VectorProblem) -> None:
     """Evaluate the first vector; ConfigError if that fails."""
     name = config.task.function
-    sys.stderr.write(f"{name} is called once; --no-call leaves that out\n")
+    say_error(f"{name} is called once; --no-call leaves that out\n")
     first = problem.initial(Keys(config.seed).generator(Purpose.INITIAL_PARAMETERS))
     try:
         outcome = problem.evaluate(

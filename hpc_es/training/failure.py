@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from hpc_es.core import streams
 from hpc_es.core.errors import RunFailedError, UserError
 from hpc_es.core.handlers import OwnProcess
 from hpc_es.mpi.launch import abandon_timeout, by_srun
@@ -71,9 +72,7 @@ def give_up(world: World, writer: Recorder | None, reason: GiveUp, others_save: 
     """
     if writer is None:
         world.send(0, GIVE_UP, [])
-        for stream in (sys.stdout, sys.stderr):  # the last line of an evaluation may not have ended
-            with contextlib.suppress(OSError, ValueError):
-                stream.flush()
+        streams.flush(sys.stdout, sys.stderr)  # the last line of an evaluation may not have ended
         time.sleep(abandon_timeout(os.environ))
         # The status of srun is the highest of all ranks: that of rank 0, which knows whether another rank has failed.
         os._exit(1 if by_srun(os.environ) else INTERRUPTED)
