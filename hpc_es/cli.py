@@ -25,6 +25,7 @@ from hpc_es.core.errors import (  # noqa: E402
     nearest,
 )
 from hpc_es.core.machine import __version__  # noqa: E402
+from hpc_es.mpi.ending import ProgramEnd  # noqa: E402
 from hpc_es.mpi.launch import task_rank  # noqa: E402
 
 INTERRUPTED = 130  # exit status of shells after Ctrl-C
@@ -161,8 +162,9 @@ def _discard_output() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and end the process with its status; a user's mistake is a message without traceback."""
+    end: ProgramEnd | None = None
     if arguments is None:
-        arguments = sys.argv[1:]
+        arguments, end = sys.argv[1:], ProgramEnd()
         streams.complete()
         # A lost line of progress must not end a run; the other commands exist for their output.
         streams.drop_errors("stderr", *(["stdout"] if arguments[:1] in (["train"], ["tune"]) else []))
@@ -185,4 +187,6 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         sys.stderr.write(f"hpc-es: the output cannot be written: {error.strerror}\n")
         _discard_output()
         status = 1
+    if end is not None:
+        end.begin(status)
     sys.exit(status)

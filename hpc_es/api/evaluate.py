@@ -20,6 +20,7 @@ from hpc_es.algorithms.actor_critic.episodes import sampling_actor
 from hpc_es.config.registry import module, within_config_directory
 from hpc_es.config.resolved import parse_resolved
 from hpc_es.config.schema import USUAL_CHUNK, Config
+from hpc_es.core.closing import close
 from hpc_es.core.data import INFO, Chunk, Jobs, JsonObject, Outcome, ProblemState, Rows, cut
 from hpc_es.core.errors import CheckpointError, UserError
 from hpc_es.core.keys import Keys, Purpose
@@ -82,7 +83,7 @@ def evaluate(source: StoredPolicy, asked: EvaluationRequest) -> JsonObject:
         rows = play(source, task, asked)
     finally:
         if hasattr(task, "close"):
-            task.close()
+            close(source.config.task.kind, task.close)
     return {
         **statistics(rows),
         "episodes": asked.episodes,
@@ -104,7 +105,7 @@ def _evaluate_model(source: StoredPolicy, asked: EvaluationRequest) -> JsonObjec
     try:
         rows = _rows(cut(episodes, USUAL_CHUNK), _measured_by(problem, source), "evaluation")
     finally:
-        task.close()
+        close(task.name, task.close)
     means = {f"info_{name}": float(np.nanmean(rows[INFO][:, column])) for column, name in enumerate(info)}
     end = {"episodes": episodes, "generation": source.generation, "model": task.name, "which": source.which}
     return {**statistics(rows), **means, **end}
@@ -233,7 +234,7 @@ def prepare_all(run: Path, overridden: Changed, trust: bool = False) -> JsonObje
     paths = snapshots(run, trust)
     task = overridden(_snapshot(Path(paths[0]), trust)).config.task
     if getattr(task, "stepping", "") in {"auto", "native"}:
-        single_episodes(task).close()
+        close(task.env_id, single_episodes(task).close)
     return {"paths": paths, "differences": stepping_differences}
 
 

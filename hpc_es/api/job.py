@@ -69,7 +69,8 @@ def run_experiment(
     def run(restarted: bool) -> ExitReason:
         mode: Resume = "auto" if restarted else resume
         if config.repetitions == 1:
-            return run_once(world, signals, config, RunRequest(directory, mode, on_row=on_row))[0]
+            request = RunRequest(directory, mode, on_row=on_row, ends_program=on_row is None)
+            return run_once(world, signals, config, request)[0]
         try:
             return Repetitions(world, signals, config, directory, shard, on_row).run(mode)
         except CollectiveExit as ended:

@@ -21,6 +21,7 @@ from hpc_es.core.errors import LaunchError, UserError
 from hpc_es.core.handlers import HANDLED, Handlers, OwnProcess
 from hpc_es.core.rank_output import say_error
 from hpc_es.mpi.connect import joined
+from hpc_es.mpi.ending import ProgramEnd
 from hpc_es.mpi.launch import abort, by_srun, task_rank, tasks_started
 
 RANK_0_LEAD_SECONDS = 0.5  # delay of other ranks' messages: if all fail alike, rank 0 ends them before they print
@@ -36,7 +37,7 @@ def guarded(body: Callable[[], int]) -> NoReturn:
     Each line of the traceback names the rank; a UserError is printed as its message only.
     """
     faulthandler.enable()
-    process = OwnProcess()
+    process, end = OwnProcess(), ProgramEnd()
     try:
         status = body()
     except BaseException as error:  # broad: no rank may end without the others
@@ -47,6 +48,7 @@ def guarded(body: Callable[[], int]) -> NoReturn:
     world = joined()
     if world is not None:
         world.finalize()
+    end.begin(status, f"rank {world.rank}" if world is not None and world.size > 1 else "the program")
     sys.exit(status)
 
 

@@ -13,6 +13,7 @@ from typing import NoReturn
 
 from hpc_es.core import streams
 from hpc_es.core.rank_output import terminal_errors, terminal_output
+from hpc_es.mpi.ending import end_children
 
 # Variables with the number of tasks that were started together. Not SLURM_NTASKS, which is also set in batch shells.
 SIZES = (
@@ -152,6 +153,7 @@ def _number(text: str | None) -> int:
 
 def abort(status: int) -> NoReturn:
     """End this process and all other ranks immediately; needs no World."""
+    end_children()
     streams.flush(sys.stdout, sys.stderr, terminal_output(), terminal_errors())
     time.sleep(FLUSH_SECONDS)
     mpi = sys.modules.get("mpi4py.MPI")

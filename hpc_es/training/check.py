@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 import sys
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ import numpy.typing as npt
 from hpc_es.config.options import warnings_of
 from hpc_es.config.registry import is_user_kind, module
 from hpc_es.config.schema import Config
+from hpc_es.core.closing import closing
 from hpc_es.core.data import Actions, Array, Box, Discrete, Jobs, MultiDiscrete, ObservationSpec, State
 from hpc_es.core.errors import ConfigError, Problems, RunError, failure_from_error
 from hpc_es.core.interfaces import AnyAlgorithm, AnyProblem, Problem, Task, VectorProblem
@@ -187,7 +187,7 @@ def _wrong_actions(actions: object, space: Actions) -> tuple[str, str] | None:
 def _observation(task: Task, spec: ObservationSpec) -> Array:
     """Return the first observation of an episode, or zeros if there is no single environment."""
     if isinstance(task, Episodes) and task.options.stepping != "vector":
-        with contextlib.closing(task.environment()) as environment:
+        with closing(task.name, task.environment()) as environment:
             return np.asarray(environment.reset(seed=0)[0], spec.dtype)
     return np.zeros(spec.shape, spec.dtype)
 

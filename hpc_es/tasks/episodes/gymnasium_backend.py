@@ -16,6 +16,7 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
+from hpc_es.core.closing import close, closing
 from hpc_es.core.data import Array, Float64
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.quiet import quiet_stderr
@@ -103,19 +104,17 @@ class GymnasiumBackend:
         return 0.0 if self._watch is None else self._watch.spent(job)
 
     def renew(self, job: int) -> None:
-        close = self._pool[job].close
-        if self._watch is not None:  # an environment that hung in `step` may hang in `close` too
+        environment = self._pool[job]
+        close(environments.name_of(environment), environment.close)  # what hung in `step` may hang here too
+        if self._watch is not None:
             self._watch.restart(job)
-            close = self._watch.timed(job, close)
-        with contextlib.suppress(Exception, EpisodeTimeout):
-            close()
         with quiet_stderr():
             self._pool[job] = self._make()
 
     def close(self) -> None:
-        for environment in self._pool:
-            with contextlib.suppress(Exception):
-                environment.close()
+        if self._pool:
+            close(environments.name_of(self._pool[0]), *(environment.close for environment in self._pool))
+        self._pool.clear()
 
 
 class VectorBackend:
@@ -191,8 +190,7 @@ class VectorBackend:
 
     def close(self) -> None:
         for environment in self._pool.values():
-            with contextlib.suppress(Exception):
-                environment.close()
+            close(environments.name_of(environment), environment.close)
         self._pool.clear()
         self._must_renew = False
 
@@ -297,7 +295,7 @@ class VectorEnvironments:
     def __init__(self, options: Any) -> None:
         check_options(options)
         self._options = options
-        with contextlib.closing(self.make(1)) as first:
+        with closing(options.env_id, self.make(1)) as first:
             self.spaces = environments.spaces_of(first.single_observation_space, first.single_action_space)
             spec = getattr(first.unwrapped, "spec", None)
             if options.behaviour and first.metadata.get("autoreset_mode") == AutoresetMode.SAME_STEP:
@@ -322,7 +320,7 @@ class VectorEnvironments:
         env_id = self._options.env_id
         with contextlib.ExitStack() as stack:
             vectors = {
-                count: stack.enter_context(contextlib.closing(self.make(count))) for count in {*map(len, CHECK_SEEDS)}
+                count: stack.enter_context(closing(env_id, self.make(count))) for count in {*map(len, CHECK_SEEDS)}
             }
             for seeds in CHECK_SEEDS:
                 try:
