@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
 import inspect
 import os
@@ -16,6 +17,7 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):  # 
 os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
 
 from hpc_es.core import arguments as command_line  # noqa: E402
+from hpc_es.core import streams  # noqa: E402
 from hpc_es.core.errors import (  # noqa: E402
     DeniedError,
     Exit,
@@ -24,9 +26,11 @@ from hpc_es.core.errors import (  # noqa: E402
     nearest,
 )
 from hpc_es.core.machine import __version__  # noqa: E402
+from hpc_es.mpi.ending import ProgramEnd  # noqa: E402
 from hpc_es.mpi.launch import task_rank  # noqa: E402
 
 INTERRUPTED = 130  # exit status of shells after Ctrl-C
+LOST_OUTPUT = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF)  # of writing to standard output
 BROKEN_PIPE = 141  # exit status of shells after SIGPIPE
 
 COMMANDS: Mapping[str, str] = {  # command: its module
@@ -160,11 +164,22 @@ def run_completion(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _discard_output() -> None:
+    """Discard what standard output still has, which Python would try to write at the end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and end the process with its status; a user's mistake is a message without traceback."""
+    end: ProgramEnd | None = None
+    if arguments is None:
+        arguments, end = sys.argv[1:], ProgramEnd()
+        streams.complete()
+        # A lost line of progress must not end a run; the other commands exist for their output.
+        streams.drop_errors("stderr", *(["stdout"] if arguments[:1] in (["train"], ["tune"]) else []))
     try:
         with exits_as_errors():
-            status = run(sys.argv[1:] if arguments is None else arguments)
+            status = run(arguments)
         sys.stdout.flush()
     except (UserError, PermissionError) as error:
         message = DeniedError(error) if isinstance(error, PermissionError) else error
@@ -174,6 +189,14 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         sys.stderr.write("interrupted\n")
         status = INTERRUPTED
     except BrokenPipeError:  # such as `hpc-es options | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()
         status = BROKEN_PIPE
+    except OSError as error:
+        if error.filename is not None or error.errno not in LOST_OUTPUT:
+            raise
+        sys.stderr.write(f"hpc-es: the output cannot be written: {error.strerror}\n")
+        _discard_output()
+        status = 1
+    if end is not None:
+        end.begin(status)
     raise Exit(status)

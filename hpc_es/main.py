@@ -15,7 +15,10 @@ signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGUSR1, signal.SIGUSR2))
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):  # before NumPy is imported
     os.environ.setdefault(_name, os.environ.get("OMP_NUM_THREADS", "1"))
 
-from hpc_es.core import machine  # noqa: E402, F401  before anything binds threads to cores
+from hpc_es.core import (  # noqa: E402
+    machine,  # noqa: F401  before anything binds threads to cores
+    streams,
+)
 from hpc_es.mpi.guard import guarded  # noqa: E402
 
 
@@ -28,6 +31,8 @@ def body() -> int:
 
 def main() -> None:
     """Train, and end the process with its exit status."""
+    streams.complete()
+    streams.drop_errors("stdout", "stderr")
     guarded(body)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,6 +20,7 @@ from hpc_es.algorithms.actor_critic.episodes import sampling_actor
 from hpc_es.config.options import build_kind
 from hpc_es.config.registry import module, within_config_directory
 from hpc_es.config.schema import USUAL_CHUNK, Config
+from hpc_es.core.closing import close
 from hpc_es.core.data import INFO, Chunk, Jobs, JsonObject, Outcome, ProblemState, Rows, cut
 from hpc_es.core.errors import CheckpointError, UserError
 from hpc_es.core.global_generators import restored_generators
@@ -29,6 +29,7 @@ from hpc_es.core.machine import stepping_differences
 from hpc_es.core.paths import absolute
 from hpc_es.core.policy import Actor, Batch, Episodic, Policy
 from hpc_es.core.population import unperturbed
+from hpc_es.core.rank_output import say_error
 from hpc_es.devices import jax_setup
 from hpc_es.devices.decision import decide
 from hpc_es.mpi.world import World
@@ -69,7 +70,7 @@ def choose_device(world: World, config: Config) -> None:
     wants_gpu = request.device == "gpu"
     decision = decide(world, replace(request, device="auto") if wants_gpu else request)
     if wants_gpu and decision.kind == "cpu" and world.rank == 0:
-        sys.stderr.write("".join(f"{line}, but {request.key} is gpu\n" for line in decision.lines(world)))
+        say_error("".join(f"{line}, but {request.key} is gpu\n" for line in decision.lines(world)))
 
 
 @restored_generators()
@@ -85,7 +86,7 @@ def evaluate(source: StoredPolicy, asked: EvaluationRequest) -> JsonObject:
         rows = play(source, task, asked)
     finally:
         if hasattr(task, "close"):
-            task.close()
+            close(source.config.task.kind, task.close)
     return {
         **statistics(rows),
         "episodes": asked.episodes,
@@ -107,7 +108,7 @@ def _evaluate_model(source: StoredPolicy, asked: EvaluationRequest) -> JsonObjec
     try:
         rows = _rows(cut(episodes, USUAL_CHUNK), _measured_by(problem, source), "evaluation")
     finally:
-        task.close()
+        close(task.name, task.close)
     means = {f"info_{name}": float(np.nanmean(rows[INFO][:, column])) for column, name in enumerate(info)}
     end = {"episodes": episodes, "generation": source.generation, "model": task.name, "which": source.which}
     return {**statistics(rows), **means, **end}
@@ -136,7 +137,7 @@ def _rows(chunks: Sequence[Chunk], evaluate_chunk: Callable[[Chunk], Outcome], j
         outcome = evaluate_chunk(chunk)
         rows.append(outcome.rows)
         for failure in outcome.failures:
-            sys.stderr.write(f"{job} {chunk.first_job + failure.position} failed: {failure.text}\n")
+            say_error(f"{job} {chunk.first_job + failure.position} failed: {failure.text}\n")
     joined: Rows = np.concatenate(rows)
     return joined
 
@@ -236,7 +237,7 @@ def prepare_all(run: Path, overridden: Changed, trust: bool = False) -> JsonObje
     paths = snapshots(run, trust)
     task = overridden(read_evaluated(Path(paths[0]), trust=trust)).config.task
     if getattr(task, "stepping", "") in {"auto", "native"}:
-        single_episodes(task).close()
+        close(task.env_id, single_episodes(task).close)
     return {"paths": paths, "differences": stepping_differences}
 
 

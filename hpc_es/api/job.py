@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import sys
 import time
 import traceback
 from collections.abc import Callable
@@ -26,7 +25,7 @@ from hpc_es.config.schema import Config
 from hpc_es.core.data import JsonObject, dataclass
 from hpc_es.core.errors import ConfigError, UserError, failure_from_error
 from hpc_es.core.paths import current_directory
-from hpc_es.core.rank_output import terminal_errors
+from hpc_es.core.rank_output import say, say_error
 from hpc_es.core.slurm import this_run
 from hpc_es.mpi.connect import connect
 from hpc_es.mpi.guard import Signals
@@ -73,7 +72,8 @@ def run_experiment(
     def run(restarted: bool) -> ExitReason:
         mode: Resume = "auto" if restarted else resume
         if config.repetitions == 1:
-            return run_once(world, signals, config, RunRequest(directory, mode, on_row=on_row))[0]
+            request = RunRequest(directory, mode, on_row=on_row, ends_program=on_row is None)
+            return run_once(world, signals, config, request)[0]
         try:
             return Repetitions(world, signals, config, directory, shard, on_row).run(mode)
         except CollectiveExit as ended:
@@ -222,9 +222,9 @@ class Repetitions:
             from hpc_es.report.plot import plot
 
             plot([self.path(row["repetition"]) for row in rows], self.directory / "curve.png")
-        sys.stdout.write(results.summary_text(summary))
+        say(results.summary_text(summary))
         if reason.status == INTERRUPTED:  # perhaps in another group
-            sys.stdout.write(f"interrupted ({reason.text}); the same command resumes the run\n")
+            say(f"interrupted ({reason.text}); the same command resumes the run\n")
 
     def _write_status(self, status: str, **more: object) -> None:
         """Replace the status file of this task, which scripts read."""
@@ -259,8 +259,7 @@ class GroupPoll:
         done = {row["repetition"] for row in results.read_results(r.directory)}
         missing = [n for n in r.task_share() if n not in done]
         items = ", ".join(f"{n} (generation {finished_generations(r.path(n))})" for n in missing)
-        sys.stdout.write(f"waiting for repetitions {items}\n")
-        sys.stdout.flush()
+        say(f"waiting for repetitions {items}\n")
 
 
 def contained(world: World, run: Callable[[], ExitReason]) -> ExitReason:
@@ -277,7 +276,7 @@ def contained(world: World, run: Callable[[], ExitReason]) -> ExitReason:
     except UserError as error:
         return ExitReason(error.status, str(error))
     except Exception as error:
-        terminal_errors().write("".join(traceback.format_exception(error)))
+        say_error("".join(traceback.format_exception(error)))
         return ExitReason(1, failure_from_error(error).text)
 
 
@@ -351,7 +350,7 @@ def run_job(read_arguments: Callable[[], argparse.Namespace]) -> int:
     except CollectiveExit as ended:
         reason = ended.reason
     if world.rank == 0 and reason.text and reason.status != INTERRUPTED:
-        sys.stderr.write(f"hpc_es: {reason.text}\n")
+        say_error(f"hpc_es: {reason.text}\n")
     return reason.status
 
 

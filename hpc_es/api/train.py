@@ -20,6 +20,7 @@ from hpc_es.config.schema import Config
 from hpc_es.core.data import Array, Arrays, ConfigData, JsonObject, State, read_only
 from hpc_es.core.errors import ConfigError, Exit, RunError, UserError, exits_as_errors
 from hpc_es.core.global_generators import GlobalGenerators, restored_generators
+from hpc_es.core.handlers import OwnProcess
 from hpc_es.core.paths import argument, current_directory, expanded
 from hpc_es.mpi.connect import connect
 from hpc_es.mpi.guard import Signals, install_hooks
@@ -183,6 +184,7 @@ class TrainingRun:
 
     def __init__(self, run: Run, signals: Signals, generators: GlobalGenerators) -> None:
         self._run, self._signals, self._generators = run, signals, generators
+        self._process = OwnProcess()
         self._thread = threading.get_ident()
         self._rows: Generator[MetricsRow] = run.rows()
 
@@ -264,6 +266,8 @@ class TrainingRun:
             self._run.result()
 
     def _end(self) -> None:
+        if self._process.is_forked():
+            return
         if not self._signals.restore():  # the main thread does it, by the next run or at the end
             _deleted_elsewhere.append(self)
         self._run.close()
@@ -272,6 +276,7 @@ class TrainingRun:
         return self
 
     def __next__(self) -> MetricsRow:
+        self._process.end_forked()
         with self._generators.exchanged():
             try:
                 return next(self._rows)

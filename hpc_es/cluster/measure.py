@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hpc_es.config.schema import Config
+from hpc_es.core.closing import close
 from hpc_es.core.data import Arrays, Chunk, Float64, Outcome, Poll, State
 from hpc_es.core.interfaces import Cutting
 from hpc_es.mpi.connect import connect
@@ -171,7 +172,7 @@ def measure(config: Config, seconds: float) -> MeasuredGeneration:
     try:
         return _measured(build_parts(config, world, searched), seconds)
     finally:
-        searched.task.close()
+        close(searched.task.name, searched.task.close)
 
 
 def _measured(parts: Parts, seconds: float) -> MeasuredGeneration:

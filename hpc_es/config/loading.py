@@ -12,7 +12,6 @@ the section has `enabled: false`.
 from __future__ import annotations
 
 import copy
-import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -25,6 +24,7 @@ from hpc_es.core.errors import ConfigError, ConfigProblem, Problems, UserError
 from hpc_es.core.interfaces import Needs
 from hpc_es.core.paths import absolute, expanded
 from hpc_es.core.plain import plain
+from hpc_es.core.rank_output import say_error
 
 
 def with_presets(cls: OptionsClass, data: ConfigData) -> ConfigData:
@@ -152,7 +152,7 @@ def read(source: Path | str, overrides: Iterable[str] = ()) -> ConfigData:
         raise UserError(f"{text}: hpc-es tune {source} runs it, hpc-es check {source} validates it")
     data, notes = with_overrides(data, overrides)
     for note in notes:
-        sys.stderr.write(f"note: {note}\n")
+        say_error(f"note: {note}\n")
     filled = {"name": stem, "directory": str(Path(source).resolve().parent) if stem else None}
     data |= {key: value for key, value in filled.items() if data.get(key) is None}
     return data if data.get("output") is not None else {**data, "output": f"runs/{data['name']}"}

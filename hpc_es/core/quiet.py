@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import IO
 
-from hpc_es.core import rank_output
+from hpc_es.core import rank_output, streams
 
 _printed: set[str] = set()
 
@@ -21,10 +21,10 @@ def quiet_stderr(quiet: bool = True, keep: Callable[[str], bool] | None = None) 
     Lines for which `keep` is true are written at the end. Exceptions pass. Nothing is dropped while standard error is
     the log of this rank.
     """
-    if not quiet or rank_output.is_open():
+    if not quiet or rank_output.is_open() or sys.__stderr__ is None:  # then another file may have its descriptor
         yield
         return
-    sys.stderr.flush()
+    streams.flush(sys.stderr)
     try:
         original = os.dup(2)
     except OSError:  # standard error is closed
@@ -35,13 +35,13 @@ def quiet_stderr(quiet: bool = True, keep: Callable[[str], bool] | None = None) 
             os.dup2(file.fileno(), 2)
             yield
         finally:
-            sys.stderr.flush()
+            streams.flush(sys.stderr)
             os.dup2(original, 2)
             os.close(original)
             if keep is not None:
                 file.seek(0)
                 lines = file.read().decode(errors="replace").splitlines(keepends=True)
-                sys.stderr.write("".join(filter(keep, lines)))
+                streams.write(sys.stderr, "".join(filter(keep, lines)))
 
 
 def _temporary_file() -> IO[bytes]:
@@ -61,7 +61,7 @@ def is_first(kind: str) -> bool:
 def show_once(line: str, kind: str = "") -> None:
     """Write a line to standard error, unless this process has written it, or one of its kind, before."""
     if is_first(kind or line):
-        sys.stderr.write(line + "\n")  # one call, so that lines of several ranks do not mix
+        streams.write(sys.stderr, line + "\n")  # one call, so that lines of several ranks do not mix
 
 
 def take_mujoco_warnings() -> None:

@@ -13,13 +13,17 @@ import contextlib
 import ctypes
 import errno
 import faulthandler
-import io
 import os
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TextIO, cast
+from typing import TYPE_CHECKING, TextIO, cast
+
+from hpc_es.core import streams
+
+if TYPE_CHECKING:
+    import io
 
 LOGS = "logs"
 LINE_BUFFERED = 1  # _IOLBF of glibc and musl
@@ -38,14 +42,24 @@ def is_open() -> bool:
     return bool(_open)
 
 
-def terminal_output() -> TextIO:
-    """Return the stream for messages of hpc_es: standard output, also while a log is open."""
+def terminal_output() -> TextIO | None:
+    """Return the stream for messages of hpc_es: standard output, also while a log is open. It may be missing."""
     return _open[0].terminal[0] if _open else sys.stdout
 
 
-def terminal_errors() -> TextIO:
-    """Return the stream for error messages of hpc_es: standard error, also while a log is open."""
+def terminal_errors() -> TextIO | None:
+    """Return the stream for error messages of hpc_es: standard error, also while a log is open. It may be missing."""
     return _open[0].terminal[1] if _open else sys.stderr
+
+
+def say(text: str) -> None:
+    """Write a message of hpc_es to standard output; never raises, whatever the stream is."""
+    streams.write(terminal_output(), text)
+
+
+def say_error(text: str) -> None:
+    """Write a message of hpc_es to standard error; never raises, whatever the stream is."""
+    streams.write(terminal_errors(), text)
 
 
 def add_files(paths: Sequence[Path]) -> None:
@@ -57,9 +71,9 @@ def add_files(paths: Sequence[Path]) -> None:
             end = b""
             while piece := file.read(PIECE_BYTES):
                 end = piece[-1:]
-                _write(1, piece)
+                streams.write_bytes(1, piece)
             if end not in (b"", b"\n"):
-                _write(1, b"\n")
+                streams.write_bytes(1, b"\n")
 
 
 class RankLog:
@@ -68,6 +82,8 @@ class RankLog:
     def __init__(self, path: Path, title: str) -> None:
         """Redirect the output of this process to the file; OSError if it cannot be opened."""
         self.path = path
+        if sys.__stdout__ is None or sys.__stderr__ is None:  # other files have these descriptors
+            raise OSError(errno.EBADF, "standard output or standard error is closed")
         path.parent.mkdir(exist_ok=True)
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
         try:
@@ -81,10 +97,10 @@ class RankLog:
         self._is_dropping, self._checked = False, time.monotonic()
         _flush(*self._streams)
         self._redirect(self._file)
-        _write(1, f"{title}\n".encode())
+        streams.write_bytes(1, f"{title}\n".encode())
         self._line_buffering = [_set_line_buffering(stream, True) for stream in self._streams]
         _set_c_line_buffering()
-        sys.stdout, sys.stderr = (cast("TextIO", _lines_to(number)) for number in (1, 2))
+        sys.stdout, sys.stderr = (streams.lines_to(number, f"<{streams.NAMES[number]}>") for number in (1, 2))
         if faulthandler.is_enabled():
             faulthandler.enable(self._saved[1])
 
@@ -100,7 +116,7 @@ class RankLog:
                 raise OSError(errno.EBUSY, "another run of this process has a log")
             log = RankLog(path, title)
         except OSError as error:
-            sys.stderr.write(f"WARNING: rank {rank} prints here: {path} cannot be written: {error.strerror}\n")
+            streams.write(sys.stderr, f"WARNING: rank {rank} prints here: {path} cannot be written: {error.strerror}\n")
             return None
         _open.append(log)
         return log
@@ -121,7 +137,7 @@ class RankLog:
                 return
             _flush(sys.stdout, sys.stderr)
             if is_full:
-                _write(1, b"[less than %d MiB are free: output is missing here]\n" % (FREE_BYTES >> 20))
+                streams.write_bytes(1, b"[less than %d MiB are free: output is missing here]\n" % (FREE_BYTES >> 20))
                 null = os.open(os.devnull, os.O_WRONLY)
                 self._redirect(null)
                 os.close(null)
@@ -151,52 +167,19 @@ class RankLog:
             os.close(number)
 
 
-class _LogWriter(io.RawIOBase):
-    """Writes bytes to a file descriptor, and drops them if that fails."""
-
-    mode = "wb"
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor, self.name = descriptor, ("<stdout>", "<stderr>")[descriptor - 1]
-
-    def fileno(self) -> int:
-        return self._descriptor
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: bytes | memoryview) -> int:  # type: ignore[override]
-        return _write(self._descriptor, data)
-
-
-def _write(descriptor: int, data: bytes | memoryview) -> int:
-    """Write all bytes and return their number; errors such as a full disk are ignored."""
-    rest = memoryview(data).cast("B")
-    size = len(rest)
-    with contextlib.suppress(OSError):
-        while rest:
-            rest = rest[os.write(descriptor, rest) :]
-    return size
-
-
-def _lines_to(descriptor: int) -> io.TextIOWrapper:
-    """Return a text stream that writes each line to a descriptor when it ends."""
-    writer = cast("io.BufferedWriter", _LogWriter(descriptor))
-    return io.TextIOWrapper(writer, encoding="utf-8", errors="backslashreplace", line_buffering=True)
-
-
-def _terminal(stream: TextIO, number: int, saved: int) -> TextIO:
+def _terminal(stream: TextIO | None, number: int, saved: int) -> TextIO | None:
     """Return a stream that continues to write where `stream` has written; `saved` is a copy of its descriptor."""
-    with contextlib.suppress(OSError, ValueError, AttributeError):
-        if stream.fileno() == number:
-            return open(saved, "w", 1, stream.encoding, "backslashreplace", closefd=False)
+    with contextlib.suppress(Exception):  # of a class of the user
+        if stream is not None and stream.fileno() == number:
+            return streams.lines_to(saved, f"<{streams.NAMES[number]}>", stream.encoding)
     return stream  # such as that of a notebook
 
 
-def _set_line_buffering(stream: TextIO, value: bool) -> bool:
+def _set_line_buffering(stream: TextIO | None, value: bool) -> bool:
     """Set whether a stream writes each line when it ends; return the previous value."""
-    before = bool(getattr(stream, "line_buffering", value))
-    with contextlib.suppress(AttributeError, ValueError, OSError):
+    before = value
+    with contextlib.suppress(Exception):  # of a closed stream, or of a class without these attributes
+        before = bool(cast("io.TextIOWrapper", stream).line_buffering)
         cast("io.TextIOWrapper", stream).reconfigure(line_buffering=value)
     return before
 
@@ -218,9 +201,7 @@ def _set_c_line_buffering() -> None:
         _c_buffers.append(buffer)
 
 
-def _flush(*streams: TextIO) -> None:
-    for stream in streams:
-        with contextlib.suppress(OSError, ValueError, AttributeError):
-            stream.flush()
+def _flush(*of_python: TextIO | None) -> None:
+    streams.flush(*of_python)
     with contextlib.suppress(AttributeError, OSError):
         ctypes.CDLL(None).fflush(None)  # C's streams

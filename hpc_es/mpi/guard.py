@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import faulthandler
 import math
 import os
@@ -17,13 +16,15 @@ import time
 import traceback
 from collections.abc import Callable
 from types import FrameType, TracebackType
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from hpc_es.core.errors import Exit, LaunchError, UserError, exits_as_errors
+from hpc_es.core.handlers import HANDLED, Handlers, OwnProcess
 from hpc_es.core.machine import in_main_thread
 from hpc_es.core.quiet import show_once
-from hpc_es.core.rank_output import terminal_errors
+from hpc_es.core.rank_output import say_error
 from hpc_es.mpi.connect import joined
+from hpc_es.mpi.ending import ProgramEnd
 from hpc_es.mpi.launch import abort, by_srun, task_rank, tasks_started
 
 RANK_0_LEAD_SECONDS = 0.5  # delay of other ranks' messages: if all fail alike, rank 0 ends them before they print
@@ -43,25 +44,27 @@ def guarded(body: Callable[[], int]) -> NoReturn:
     Each line of the traceback names the rank; a UserError is printed as its message only.
     """
     faulthandler.enable()
+    process, end = OwnProcess(), ProgramEnd()
     try:
         with exits_as_errors():
             status = body()
     except BaseException as error:  # broad: no rank may end without the others
+        process.end_forked()
         status = _end_all_ranks(error)
-    for number in Signals.HANDLED:  # the status is final, but srun sends SIGTERM when a rank ends with another one
-        signal.signal(number, signal.SIG_IGN)
+    Handlers(HANDLED, signal.SIG_IGN)  # the status is final, but srun sends SIGTERM when a rank ends with another one
     signal.setitimer(signal.ITIMER_REAL, 0)  # Python removes its handler of SIGALRM before it has ended
     world = joined()
     if world is not None:
         world.finalize()
+    end.begin(status, f"rank {world.rank}" if world is not None and world.size > 1 else "the program")
     raise Exit(status)
 
 
 def install_hooks() -> None:
     """Guard a user's program: an uncaught exception ends all ranks; at a regular exit MPI is finalized."""
-    if sys.excepthook is not _excepthook:
-        sys.excepthook = _excepthook
-        atexit.register(_finalize)
+    if not isinstance(sys.excepthook, _Hooks):
+        sys.excepthook = hooks = _Hooks()
+        atexit.register(hooks.finalize)
     if not in_main_thread() and threading.excepthook is not _thread_excepthook:
         threading.excepthook = _thread_excepthook
 
@@ -71,20 +74,28 @@ def _thread_excepthook(arguments: threading.ExceptHookArgs) -> None:
     error, frames = arguments.exc_value, traceback.walk_tb(arguments.exc_traceback)
     is_ours = any(frame.f_globals.get("__name__", "").startswith("hpc_es.") for frame, _ in frames)
     if error is not None and is_ours and not isinstance(error, Exit) and _rank_and_size()[1] > 1:
-        _excepthook(type(error), error, arguments.exc_traceback)
+        sys.excepthook(type(error), error, arguments.exc_traceback)
     threading.__excepthook__(arguments)
 
 
-def _excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> NoReturn:
-    atexit.unregister(_finalize)
-    status = _end_all_ranks(error.with_traceback(trace))
-    os._exit(status or 1)
+class _Hooks:
+    """The exception hook of a user's program, and its exit handler. A forked child uses neither."""
 
+    def __init__(self) -> None:
+        self._process, self._before = OwnProcess(), sys.excepthook
 
-def _finalize() -> None:
-    world = joined()
-    if world is not None:
-        world.finalize()
+    def __call__(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if self._process.is_forked():
+            self._before(kind, error, trace)
+            return
+        atexit.unregister(self.finalize)
+        status = _end_all_ranks(error.with_traceback(trace))
+        os._exit(status or 1)
+
+    def finalize(self) -> None:
+        world = joined()
+        if world is not None and not self._process.is_forked():
+            world.finalize()
 
 
 def _end_all_ranks(error: BaseException) -> int:
@@ -92,7 +103,7 @@ def _end_all_ranks(error: BaseException) -> int:
     rank, size = _rank_and_size()
     message, status = describe(error)
     if size == 1:
-        terminal_errors().write(message)
+        say_error(message)
         return status
     if isinstance(error, Exit) and status == 0 and joined() is None:
         return 0  # such as --help, on all ranks
@@ -102,10 +113,7 @@ def _end_all_ranks(error: BaseException) -> int:
     if isinstance(error, LaunchError) and rank != 0:  # tasks that are not connected cannot end each other
         message = message.partition("\n")[0] if error.__cause__ else ""  # the library may be missing on this host only
     text = message if rank == 0 and isinstance(error, UserError) else tagged(message, rank, size)
-    with contextlib.suppress(OSError, ValueError):  # a closed pipe; the other ranks must still be ended
-        stream = terminal_errors()
-        stream.write(text)  # one call, so that lines of several ranks do not mix
-        stream.flush()
+    say_error(text)  # one call, so that lines of several ranks do not mix
     abort(status if status else 1)  # a rank that ends without the others is a failure in any case
 
 
@@ -148,8 +156,6 @@ class Signals:
     generation in progress then never ends. Therefore under srun a second signal is assumed TERM_SECONDS after SIGTERM.
     """
 
-    HANDLED = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT)
-
     def __init__(self) -> None:
         """Install the handlers, which Python allows in the main thread only."""
         self.abort_if_hung: Callable[[], None] = lambda: None
@@ -157,12 +163,13 @@ class Signals:
         self._received = 0
         self._assumed_at = math.inf
         self._last_seconds: dict[int, float] = {}
-        self._before: dict[signal.Signals, Any] = {}
+        self._handlers: Handlers | None = None
+        self._hang_checks: list[Handlers] = []
         if not in_main_thread():
             show_once(NOT_MAIN_THREAD)
             return
-        self._before = {number: signal.signal(number, self._on_signal) for number in self.HANDLED}
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, self.HANDLED)  # main blocks them
+        self._handlers = Handlers(HANDLED, self._on_signal)
+        self._blocked = signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)  # main blocks them
 
     def count(self) -> int:
         """Return the number of signals received or assumed."""
@@ -189,18 +196,21 @@ class Signals:
             if callable(before):
                 before(number, frame)
 
-        self._before.setdefault(signal.SIGALRM, before)
-        signal.signal(signal.SIGALRM, on_alarm)
+        self._hang_checks.append(Handlers([signal.SIGALRM], on_alarm))
         signal.siginterrupt(signal.SIGALRM, False)  # a checkpoint may be being written
         period = min(period or CHECK_HUNG_SECONDS, CHECK_HUNG_SECONDS)
         signal.setitimer(signal.ITIMER_REAL, period, period)
 
     def restore(self) -> bool:
         """Restore the previous handlers; return False if the main thread has to do it later."""
-        if self._before and not in_main_thread():
+        if self._handlers is None:
+            return True
+        if not in_main_thread():
             return False
-        if signal.SIGALRM in self._before:
+        if self._hang_checks:
             signal.setitimer(signal.ITIMER_REAL, 0)
-        for number, handler in self._before.items():
-            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+        while self._hang_checks:
+            self._hang_checks.pop().restore()
+        if self._handlers.restore():
+            signal.pthread_sigmask(signal.SIG_SETMASK, self._blocked)
         return True

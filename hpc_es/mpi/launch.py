@@ -11,7 +11,9 @@ from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 from typing import NoReturn
 
+from hpc_es.core import streams
 from hpc_es.core.rank_output import terminal_errors, terminal_output
+from hpc_es.mpi.ending import end_children
 
 # Variables with the number of tasks that were started together. Not SLURM_NTASKS, which is also set in batch shells.
 SIZES = (
@@ -153,9 +155,8 @@ def _number(text: str | None) -> int:
 
 def abort(status: int) -> NoReturn:
     """End this process and all other ranks immediately; needs no World."""
-    for stream in (sys.stdout, sys.stderr, terminal_output(), terminal_errors()):
-        with contextlib.suppress(OSError, ValueError):  # a closed pipe must not keep the other ranks alive
-            stream.flush()
+    end_children()
+    streams.flush(sys.stdout, sys.stderr, terminal_output(), terminal_errors())
     time.sleep(FLUSH_SECONDS)
     mpi = sys.modules.get("mpi4py.MPI")
     if mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized() and mpi.COMM_WORLD.size > 1:

@@ -20,6 +20,7 @@ import numpy as np
 
 from hpc_es.core.data import Chunk, Outcome, Poll
 from hpc_es.core.errors import GIVEN_UP, GenerationClosed, Interruption
+from hpc_es.core.handlers import OwnProcess
 from hpc_es.mpi.world import Int64, World, from_words, to_words
 
 AHEAD, FREE, ANSWER, GIVE_UP = 1, 2, 3, 4
@@ -75,6 +76,7 @@ class Work:
         self._closed_ranks: set[int] = set()  # rank 0: ranks that get a message about it
         self.closed: set[int] = set()  # rank 0: numbers of the generations that it closed
         self._beat = beat  # called at each poll, on rank 0
+        self._process = OwnProcess()
         self.evaluators = list(evaluators(world.size, master_evaluates))
         self._waiting: dict[int, bool] = {}  # ranks with an unanswered request -> whether they are free
         self._generation = -1  # number, on rank 0
@@ -224,6 +226,7 @@ class Work:
             self._world.send(rank, CLOSE, [])
 
     def _check_messages(self) -> None:
+        self._process.end_forked()  # before it takes part in the messages of its parent
         if self._signals() >= 2:
             raise GiveUp("a second signal was received")
         if self._world.rank != 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import sys
@@ -13,6 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Literal
 
 from hpc_es.core import rank_output
+from hpc_es.core.streams import is_terminal
 from hpc_es.storage.metrics_log import Number, Row
 
 if TYPE_CHECKING:
@@ -83,7 +85,7 @@ class Progress:
                 self,
                 console=Console(file=rank_output.terminal_errors()) if logged else Console(stderr=True),
                 refresh_per_second=2,
-                redirect_stdout=sys.stdout.isatty() and not logged,  # a stdout redirected to a file stays there
+                redirect_stdout=is_terminal(sys.stdout) and not logged,  # a stdout redirected to a file stays there
                 redirect_stderr=not logged,
             )
             self._live.start()
@@ -109,9 +111,10 @@ class Progress:
     def message(self, text: str) -> None:
         """Print a message above the live display, or as a line."""
         if self._live is not None:
-            self._live.console.print(_text(text), soft_wrap=True)
+            with contextlib.suppress(Exception):  # of a terminal that is gone
+                self._live.console.print(_text(text), soft_wrap=True)
         elif self._verbose:
-            _print(text)
+            rank_output.say(f"{text}\n")
         self._append(text)
 
     def finish(self, text: str) -> None:
@@ -124,7 +127,8 @@ class Progress:
         if self._pending:
             self._print_row()
         if self._live is not None:
-            self._live.stop()
+            with contextlib.suppress(Exception):  # of a terminal that is gone
+                self._live.stop()
             self._live = None
 
     def _print_row(self) -> None:
@@ -132,7 +136,7 @@ class Progress:
         self._printed = self._updated
         line = "  ".join(f"{name} {value}" for name, value in self.entries(0.0))
         if self._live is None and self._verbose:
-            _print(line)
+            rank_output.say(f"{line}\n")
         self._append(line)
 
     def _append(self, text: str) -> None:
@@ -235,7 +239,7 @@ def _search_entries(row: Row) -> list[tuple[str, str | None]]:
 def on_terminal() -> bool:
     """Return whether stderr can show a live display."""
     capable = os.environ.get("TERM", "") not in ("", "dumb", "unknown") and not os.environ.get("CI")
-    return capable and rank_output.terminal_errors().isatty()
+    return capable and is_terminal(rank_output.terminal_errors())
 
 
 def seconds_left(stop: Stop, rows: Sequence[Row]) -> float | None:
@@ -283,15 +287,6 @@ def clock(seconds: float) -> str:
 
 def _mean(rows: Sequence[Row], key: str) -> float:
     return sum(row.get(key) or 0.0 for row in rows) / len(rows)
-
-
-def _print(text: str) -> None:
-    try:
-        print(text, flush=True, file=rank_output.terminal_output())
-    except UnicodeEncodeError:
-        print(text.encode("ascii", "replace").decode(), flush=True, file=rank_output.terminal_output())
-    except OSError:
-        return  # the reader has gone, or the job's output file is on a full disk
 
 
 def _text(text: str, style: str = "") -> Text:

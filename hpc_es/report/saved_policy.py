@@ -21,6 +21,7 @@ from hpc_es.config.options import Options, build_kind, field_hints, with_paths
 from hpc_es.config.registry import module, policy_builder, within_config_directory
 from hpc_es.config.resolved import check_trust, completed, named_user_kinds, parse_resolved, plain_data
 from hpc_es.config.schema import Config
+from hpc_es.core.closing import close
 from hpc_es.core.data import Array, Arrays, Discrete, Float32, Normaliser, Spaces
 from hpc_es.core.errors import CheckpointError, ConfigError, UserError, exits_as_errors
 from hpc_es.core.global_generators import restored_generators
@@ -62,7 +63,7 @@ class ReferenceBatch:
         try:
             observations = random_observations(task, self.keys, count)
         finally:
-            task.close()
+            close("the task", task.close)
         if (now := sha256(observations)) != self.sha256:
             text = f"random play gives other reference observations now (SHA-256 {now[:12]}) than in training "
             text += f"({self.sha256[:12]}), on which virtual batch normalisation depends: install the versions of the"
@@ -385,7 +386,7 @@ def load_policy(
         return LoadedPolicy(source, task, wrappers, np.random.default_rng(rng) if actions == "sampled" else None)
     finally:
         if hasattr(task, "close"):
-            task.close()
+            close(source.config.task.kind, task.close)
 
 
 def _applied_wrappers(source: StoredPolicy) -> AppliedWrappers | None:

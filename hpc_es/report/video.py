@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes.util
 import os
 import random
@@ -13,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hpc_es.core.closing import closing
 from hpc_es.core.data import Array, Discrete
 from hpc_es.core.errors import UserError, install_command, missing_package, require
 from hpc_es.core.global_generators import restored_generators
+from hpc_es.core.rank_output import say_error
 from hpc_es.storage.files import written
 from hpc_es.tasks.episodes.environments import Environment
 
@@ -53,12 +54,12 @@ def write_video(source: StoredPolicy, seed: int, output: Path) -> None:
     """
     from hpc_es.report.saved_policy import single_episodes
 
-    with contextlib.closing(single_episodes(source.config.task)) as task:
+    with closing("the task", single_episodes(source.config.task)) as task:
         if not hasattr(task, "environment"):
             raise UserError(
                 f"a task of kind {source.config.task.kind!r} has no environment to record: leave --video out"
             )
-        with contextlib.closing(task.environment()) as environment:
+        with closing(task.name, task.environment()) as environment:
             modes = list(environment.metadata.get("render_modes") or ())
         images, seconds = _rendered(source, task, seed, output, modes)
     import imageio.v3 as iio
@@ -74,7 +75,7 @@ def write_video(source: StoredPolicy, seed: int, output: Path) -> None:
 def _rendered(source: StoredPolicy, task: Any, seed: int, output: Path, modes: list[str]) -> tuple[list[Array], float]:
     """Return the frames and the seconds per frame; `modes` are the render modes that the environment declares."""
     try:
-        with contextlib.closing(task.environment("rgb_array")) as environment:
+        with closing(task.name, task.environment("rgb_array")) as environment:
             images = list(frames(source, task, environment, seed))
             return images, 1 / (environment.metadata.get("render_fps") or 1 / SECONDS_PER_FRAME)
     except Exception as error:  # renderers raise all kinds of errors
@@ -104,7 +105,7 @@ def frames(source: StoredPolicy, task: Any, environment: Environment, seed: int)
         yield _frame(environment)
         if terminated or truncated:
             return
-    sys.stderr.write(f"the video ends after {MOST_FRAMES} frames, before the end of the episode\n")
+    say_error(f"the video ends after {MOST_FRAMES} frames, before the end of the episode\n")
 
 
 def _frame(environment: Environment) -> Array:

@@ -7,8 +7,9 @@ import signal
 import time
 from collections.abc import Callable
 from types import FrameType, TracebackType
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
+from hpc_es.core.handlers import Handlers
 from hpc_es.core.machine import in_main_thread
 
 P = ParamSpec("P")
@@ -41,12 +42,12 @@ class Watch:
         self._current: int | None = None
         self._since = 0.0
         self._polling = False
-        self._previous: Any = None
+        self._handlers: Handlers | None = None
 
     def __enter__(self) -> Watch:
         if not in_main_thread():
             return self
-        self._previous = signal.signal(signal.SIGALRM, self._handle_timer)
+        self._handlers = Handlers([signal.SIGALRM], self._handle_timer)
         signal.siginterrupt(signal.SIGALRM, False)  # restart interrupted system calls of compiled code
         period = min(max(self._limit / 10, 0.01), 1.0)
         if self._poll is not None:
@@ -60,7 +61,8 @@ class Watch:
         if not in_main_thread():
             return
         signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, self._previous)
+        if self._handlers is not None:
+            self._handlers.restore()
 
     def _handle_timer(self, signum: int, frame: FrameType | None) -> None:
         if self._current is None or self._polling:

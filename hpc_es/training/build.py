@@ -19,6 +19,7 @@ from hpc_es.algorithms.common.delay import DelayLine
 from hpc_es.config.options import build_kind, with_paths
 from hpc_es.config.registry import is_user_kind, module, policy_builder, set_config_directory
 from hpc_es.config.schema import USUAL_CHUNK, Config
+from hpc_es.core.closing import close
 from hpc_es.core.data import ConfigData, ProblemState, State, dataclass, row_dtype
 from hpc_es.core.errors import ConfigError, Problems
 from hpc_es.core.interfaces import Algorithm, AnyAlgorithm, Cutting, Problem, Task
@@ -237,7 +238,7 @@ def build_task(config: Config, repetition: int = 0, problems: Sequence[tuple[str
         else:
             break
     if known:
-        built.task.close()
+        close(built.task.name, built.task.close)
         raise ConfigError(known)
     return built
 
@@ -278,7 +279,7 @@ def _build_once(config: Config, repetition: int) -> BuiltTask:
         problems.raise_any()
         return BuiltTask(task, policy, problem)
     except BaseException:
-        task.close()
+        close(task.name, task.close)
         raise
 
 

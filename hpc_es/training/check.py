@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 import sys
 from collections.abc import Sequence
@@ -15,6 +14,7 @@ import numpy.typing as npt
 from hpc_es.config.options import build_kind, warnings_of
 from hpc_es.config.registry import is_user_kind
 from hpc_es.config.schema import Config
+from hpc_es.core.closing import closing
 from hpc_es.core.data import Actions, Array, Box, Discrete, Jobs, MultiDiscrete, ObservationSpec, State
 from hpc_es.core.errors import ConfigError, Problems, RunError, failure_from_error
 from hpc_es.core.global_generators import restored_generators
@@ -23,6 +23,7 @@ from hpc_es.core.keys import Keys, Purpose
 from hpc_es.core.paths import absolute
 from hpc_es.core.policy import Policy
 from hpc_es.core.population import Layout, unperturbed
+from hpc_es.core.rank_output import say_error
 from hpc_es.policies.network import NetworkPolicy
 from hpc_es.tasks.episodes.environments import hidden_state_difference
 from hpc_es.tasks.episodes.task import Episodes
@@ -212,7 +213,7 @@ def _wrong_actions(actions: object, space: Actions) -> tuple[str, str] | None:
 def _observation(task: Task, spec: ObservationSpec) -> Array:
     """Return the first observation of an episode, or zeros if there is no single environment."""
     if isinstance(task, Episodes) and task.options.stepping != "vector":
-        with contextlib.closing(task.environment()) as environment:
+        with closing(task.name, task.environment()) as environment:
             return np.asarray(environment.reset(seed=0)[0], spec.dtype)
     return np.zeros(spec.shape, spec.dtype)
 
@@ -220,7 +221,7 @@ def _observation(task: Task, spec: ObservationSpec) -> Array:
 def _check_call(config: Config, problem: VectorProblem) -> None:
     """Evaluate the first vector; ConfigError if that fails."""
     name = config.task.function
-    sys.stderr.write(f"{name} is called once; --no-call leaves that out\n")
+    say_error(f"{name} is called once; --no-call leaves that out\n")
     first = problem.initial(Keys(config.seed).generator(Purpose.INITIAL_PARAMETERS))
     try:
         outcome = problem.evaluate(

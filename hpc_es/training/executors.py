@@ -20,6 +20,7 @@ import numpy.typing as npt
 from hpc_es.config.schema import Config
 from hpc_es.core.data import Array, Arrays, Chunk, Outcome, Poll, Results, Rows, State
 from hpc_es.core.errors import GIVEN_UP
+from hpc_es.core.handlers import OwnProcess
 from hpc_es.mpi.scheduler import Work
 from hpc_es.mpi.world import World, decode, encode
 from hpc_es.training.build import Parts
@@ -104,6 +105,7 @@ class Executor(ABC):
 
     def __init__(self, signals: Callable[[], int], reports: FailureReports | None, clock: RankClock) -> None:
         self._signals, self.reports, self.clock = signals, reports, clock
+        self._process = OwnProcess()
         self.profiler: Profiler | None = None  # with `report.profile`
         self.rank_log: RankLog | None = None  # with `report.rank_logs`
         self._round_started = self._last_chunk_ended = 0.0  # on this rank
@@ -196,10 +198,14 @@ class Executor(ABC):
         if self.rank_log is not None:
             self.rank_log.check_space()
         since = time.perf_counter()
-        if self.profiler is None:
-            outcome = generation.evaluate(chunk, poll)
-        else:
-            outcome = self.profiler.evaluate(generation, chunk, poll)
+        self._process.end_forked()  # by a callback of the user
+        try:
+            if self.profiler is None:
+                outcome = generation.evaluate(chunk, poll)
+            else:
+                outcome = self.profiler.evaluate(generation, chunk, poll)
+        finally:
+            self._process.end_forked()
         self.clock.add_outcome(outcome, since)
         self._elapsed[chunk.index] = time.perf_counter() - since
         if outcome.failures and self.reports is not None:

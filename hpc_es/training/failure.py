@@ -9,7 +9,9 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from hpc_es.core import streams
 from hpc_es.core.errors import RunFailedError, UserError, exits_as_errors
+from hpc_es.core.handlers import OwnProcess
 from hpc_es.mpi.launch import abandon_timeout, by_srun
 from hpc_es.mpi.scheduler import GIVE_UP, GiveUp, OtherRankFailed, tell_failure
 from hpc_es.mpi.world import World
@@ -37,16 +39,19 @@ def report_failure(world: World, writer: Recorder | None) -> Iterator[None]:
         with contextlib.suppress(Exception):  # such as a full disk; the original exception is reported anyway
             writer.status("failed", exit_status=status, reason=reason)
 
+    process = OwnProcess()
     try:
         with exits_as_errors():
             yield
     except OtherRankFailed as error:
+        process.end_forked()
         if writer is not None:
             write(str(error), 1)
             writer.close()
         time.sleep(abandon_timeout(os.environ))  # the failing rank prints its error and ends the job
         world.abort(1)
     except BaseException as error:
+        process.end_forked()
         if isinstance(error, Exception) and world.fault_handler.is_rank_loss(error):
             raise
         reason, status = f"{type(error).__name__}: {error}".removesuffix(": "), 1
@@ -67,9 +72,7 @@ def give_up(world: World, writer: Recorder | None, reason: GiveUp, others_save: 
     """
     if writer is None:
         world.send(0, GIVE_UP, [])
-        for stream in (sys.stdout, sys.stderr):  # the last line of an evaluation may not have ended
-            with contextlib.suppress(OSError, ValueError):
-                stream.flush()
+        streams.flush(sys.stdout, sys.stderr)  # the last line of an evaluation may not have ended
         time.sleep(abandon_timeout(os.environ))
         # The status of srun is the highest of all ranks: that of rank 0, which knows whether another rank has failed.
         os._exit(1 if by_srun(os.environ) else INTERRUPTED)

@@ -20,6 +20,7 @@ from hpc_es.algorithms.common.delay import DelayLine, without_earlier
 from hpc_es.config.schema import Config
 from hpc_es.core.data import Arrays, JsonObject, Results, State
 from hpc_es.core.errors import RunError, RunFailedError
+from hpc_es.core.handlers import OwnProcess
 from hpc_es.core.interfaces import GradientAlgorithm, Problem, RecordingAlgorithm
 from hpc_es.core.machine import return_freed_memory
 from hpc_es.mpi.scheduler import GiveUp, Work
@@ -165,6 +166,7 @@ class Training:
 
         If the caller closes the generator early on rank 0, the others stop too.
         """
+        process = OwnProcess()
         with report_failure(self.world, self.writer):
             try:
                 with contextlib.closing(self._generations()) as generations:
@@ -172,6 +174,8 @@ class Training:
                         try:
                             yield metrics
                         except GeneratorExit:  # not one that code of the user's raised
+                            if process.is_forked():  # at the end of a child that the caller has forked
+                                return
                             generations.close()
                             self._broadcast_command(STOP)
                             break

@@ -7,7 +7,6 @@ the state, and a resumed run computes the updates again.
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -22,6 +21,7 @@ from hpc_es.config.schema import Config
 from hpc_es.core.data import Array, Arrays, ConfigData, JsonObject, ProblemState, Results, Rows, State, without_info
 from hpc_es.core.errors import RunError
 from hpc_es.core.interfaces import Problem
+from hpc_es.core.rank_output import say_error
 from hpc_es.storage.answers import Found
 from hpc_es.storage.checkpoint import Increment, Snapshot, image_sha256
 from hpc_es.storage.results import BUDGET, digest
@@ -166,7 +166,7 @@ class Recorder:
 
     def failed(self, report: FailureReport) -> None:
         """Report the first failed job of a kind."""
-        sys.stderr.write(f"{report.line()}\n")
+        say_error(f"{report.line()}\n")
 
     def beat(self) -> None:
         """Show that the run is alive; called often, also between the steps of an evaluation."""

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hpc_es.config.schema import Config
+from hpc_es.core.closing import close
 from hpc_es.core.data import Array, Arrays, JsonObject, State, dataclass
 from hpc_es.core.errors import LaunchError, Problems, RunFailedError, UserError
 from hpc_es.core.interfaces import AnyAlgorithm, GradientAlgorithm, LearnsFromSamples, RunContext
@@ -59,6 +60,7 @@ class RunRequest:
     on_row: OnRow | None = None  # called on rank 0 with the metrics of each generation; False ends the run early
     show_progress: bool = True  # on the console of rank 0
     triggers: Sequence[IntervalTrigger] = ()  # of the caller; on rank 0
+    ends_program: bool = False  # whether the program ends after this run
     after_train_step: AfterTrainStep | None = None  # of the caller; on rank 0
     keeps_samples: bool = False  # whether after_train_step is set, on every rank
 
@@ -86,10 +88,12 @@ def _run_once(
                     rows.close()
                     break
         except RunFailedError as error:
+            run.close(error.status)
             return ExitReason(error.status, str(error)), None
-        run.close()
         status = run.training.exit_status
-        return (ExitReason(status, "a signal"), None) if status else (ExitReason(0), run.result())
+        result = None if status else run.result()  # written before code of the user is called again
+        run.close(status)
+        return ExitReason(status, "a signal" if status else ""), result
 
 
 def with_recovery(world: World, run: Callable[[bool], ExitReason]) -> ExitReason:
@@ -143,7 +147,7 @@ def prepare_run(config: Config, request: RunRequest) -> PreparedRun:
     with remembered():
         built, source = preflight(config, request.directory, problems, request.repetition)
     if built is not None and problems:
-        built.task.close()
+        close(built.task.name, built.task.close)
     problems.raise_any()
     assert built is not None, "otherwise there are problems"
     info = built.problem.environment_info()
@@ -362,14 +366,18 @@ class Run:
             summary = self._parts.algorithm.summary(self._writer.outcome(self.state))
             return self._writer.result(self._parts.task.name, self._request.repetition, self.training.final, summary)
 
-    def close(self) -> None:
-        """Close files and environments and release the directory; further calls do nothing."""
+    def close(self, status: int = 0) -> None:
+        """Close files, release the directory and close the environments; further calls do nothing.
+
+        If an environment cannot be closed, all ranks end with this status, provided that the run ends the program.
+        """
         if not self._is_open:
             return
         self._is_open = False
         if self._writer is not None:
             self._writer.close()
-        self._parts.task.close()
+        task = self._parts.task
+        close(task.name, task.close, stuck=(lambda: self.world.abort(status)) if self._request.ends_program else None)
         if self._log is not None:
             self._log.close()
         self.world.poll = None
@@ -380,4 +388,4 @@ class Run:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        self.close(0 if error is None else 1)

@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
 from hpc_es.core.data import State
+from hpc_es.core.handlers import OwnProcess
 
 Trigger = Callable[[float, bool], object]  # called with (value, force) after every generation
 
@@ -107,6 +108,7 @@ class TriggerList:
 
     def __init__(self, triggers: Iterable[Trigger]) -> None:
         self._triggers = tuple(triggers)  # a copy, in case the caller changes the list
+        self._process = OwnProcess()
         names = [_name(trigger) for trigger in self._triggers]
         if len(set(names)) < len(names):
             raise ValueError(f"expected triggers with different names, got {', '.join(names)}")
@@ -115,6 +117,7 @@ class TriggerList:
         """Call every trigger with the value of its unit; `values` must have all units that occur."""
         for trigger in self._triggers:
             trigger(values[getattr(trigger, "unit", Unit.GENERATION)], force)
+            self._process.end_forked()
 
     def state(self) -> dict[str, float]:
         """Return the last value of each IntervalTrigger, by name."""

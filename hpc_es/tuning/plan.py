@@ -19,6 +19,7 @@ from hpc_es.config.options import Count, Limits, option, options
 from hpc_es.config.resolved import resolved
 from hpc_es.config.schema import Config
 from hpc_es.config.yaml_text import override, parse, read_yaml
+from hpc_es.core.closing import close
 from hpc_es.core.data import ConfigData
 from hpc_es.core.errors import ConfigError, ConfigProblem
 from hpc_es.storage.answers import comparable_values, found_in, goal_of
@@ -330,7 +331,8 @@ def _unmakeable(configs: Iterable[Config]) -> list[ConfigProblem]:
     problems: dict[ConfigProblem, None] = {}
     for config in different.values():
         try:
-            build_task(config).task.close()
+            task = build_task(config).task
+            close(task.name, task.close)
         except ConfigError as error:
             problems |= dict.fromkeys(error.problems)
     return list(problems)

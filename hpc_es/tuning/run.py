@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -21,6 +20,7 @@ from hpc_es.config.schema import Config
 from hpc_es.core.data import JsonObject
 from hpc_es.core.errors import RunError, UserError, require
 from hpc_es.core.paths import absolute, shown
+from hpc_es.core.rank_output import say, say_error
 from hpc_es.core.slurm import this_run
 from hpc_es.mpi.connect import connect
 from hpc_es.mpi.guard import Signals
@@ -129,7 +129,7 @@ class Master:
             check(self._plan, ranks)
             with holding(lock(self._directory, "table")):
                 table = extend(self._directory, identity, trials)
-            sys.stdout.write(f"{shown(self._directory)}: {more} more trials than before\n")
+            say(f"{shown(self._directory)}: {more} more trials than before\n")
         return table[: self._plan.trials]
 
     # The next trial.
@@ -187,8 +187,7 @@ class Master:
 
     def _announce(self, running: RunningTrial) -> None:
         values = "  ".join(f"{key} {value}" for key, value in running.hyperparameters.items())
-        sys.stdout.write(f"{running.trial.name} of {self._plan.trials}  {values}\n")
-        sys.stdout.flush()
+        say(f"{running.trial.name} of {self._plan.trials}  {values}\n")
         self._status("running")
 
     # The running trial.
@@ -258,8 +257,7 @@ class Master:
         claim.release()
         record = trial.record()
         outcome = f"objective {record['objective']:.6g}" if record["state"] == COMPLETE else record["reason"]
-        sys.stdout.write(f"{trial.name} {record['state']}: {outcome}\n")
-        sys.stdout.flush()
+        say(f"{trial.name} {record['state']}: {outcome}\n")
 
     # The task as a whole.
 
@@ -275,9 +273,7 @@ class Master:
         if states[FAILED] and not states[COMPLETE]:
             ended = ExitReason(1, f"all trials failed, see: hpc-es tune-report {shown(self._directory)}")
         counts = ", ".join(f"{states[state]} {state}" for state in (*OVER, STARTED) if states[state])
-        sys.stdout.write(
-            f"{sum(states.values())} trials: {counts or 'none'}; hpc-es tune-report {shown(self._directory)}\n"
-        )
+        say(f"{sum(states.values())} trials: {counts or 'none'}; hpc-es tune-report {shown(self._directory)}\n")
         self._status("failed" if ended.status else "finished", exit_status=ended.status, reason=ended.text or "done")
         return ended
 
@@ -314,7 +310,7 @@ def tune(tuning: Path, output: Path | None, fixed: Sequence[str], shard: str | N
             ended = _trial(world, signals, _next(world, signals, master, ended), master)
     except CollectiveExit as end:
         if world.rank == 0 and end.reason.text:
-            sys.stderr.write(f"hpc_es: {end.reason.text}\n")
+            say_error(f"hpc_es: {end.reason.text}\n")
         return end.reason.status
 
 

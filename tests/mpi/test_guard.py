@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from hpc_es.core.handlers import HANDLED
 from hpc_es.mpi.guard import Signals
 from tests.helpers.harness import mpiexec, python, script, start
 
@@ -204,7 +205,7 @@ def test_signals_to_mpiexec_reach_waiting_ranks(number: signal.Signals) -> None:
 
 
 def test_signals_are_counted_and_handlers_restored(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = {item: signal.getsignal(item) for item in Signals.HANDLED}
+    before = {item: signal.getsignal(item) for item in HANDLED}
     signals = Signals()
     try:
         os.kill(os.getpid(), signal.SIGUSR1)
@@ -218,7 +219,7 @@ def test_signals_are_counted_and_handlers_restored(monkeypatch: pytest.MonkeyPat
         assert signals.count() == 3
     finally:
         signals.restore()
-    assert {item: signal.getsignal(item) for item in Signals.HANDLED} == before
+    assert {item: signal.getsignal(item) for item in HANDLED} == before
 
 
 def test_failing_test_leaves_no_process() -> None:

@@ -7,16 +7,16 @@ The number of numbers is determined before the run, from the observation space o
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
 from hpc_es.config.options import Natural, option, options
 from hpc_es.config.registry import import_function
+from hpc_es.core.closing import closing
 from hpc_es.core.data import Array, Float64, dataclass
 from hpc_es.core.errors import ConfigError, nearest
-from hpc_es.tasks.episodes.environments import Environment, Info
+from hpc_es.tasks.episodes.environments import Environment, Info, name_of
 from hpc_es.tasks.episodes.infos import random_episode
 
 KEY = "task.behaviour"
@@ -124,7 +124,8 @@ def _from_random_episode(
     The episode is stopped early once its info has all entries that are `needed`.
     """
     try:
-        with contextlib.closing(make()) as environment:
+        environment = make()
+        with closing(name_of(environment), environment):
             end = _play_random_episode(environment, needed)
     except ConfigError:
         raise

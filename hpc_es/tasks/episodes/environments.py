@@ -20,6 +20,7 @@ from typing import Any, TypeAlias, TypeVar
 import gymnasium
 import numpy as np
 
+from hpc_es.core.closing import closing
 from hpc_es.core.data import (
     Actions,
     Array,
@@ -298,6 +299,12 @@ def _round_inwards(bounds: Array, direction: float) -> Float32:
     return np.where(is_outside, np.nextafter(rounded, np.float32(direction)), rounded)
 
 
+def name_of(environment: object) -> str:
+    """Return the id of an environment for messages, or its class if it was made without one."""
+    spec = getattr(environment, "spec", None)
+    return str(spec.id) if spec is not None else type(getattr(environment, "unwrapped", environment)).__name__
+
+
 # Hidden state
 
 COMPARED_EPISODES = 4
@@ -309,10 +316,10 @@ def hidden_state_difference(make: Callable[[], Environment], steps: int) -> str 
     Episodes have random actions, fixed seeds and at most `steps` steps.
     """
     reused = make()
-    with contextlib.closing(reused):
+    with closing(name_of(reused), reused):
         for episode in range(COMPARED_EPISODES):
             recorded = _record_episode(reused, episode, steps)
-            with contextlib.closing(make()) as new:
+            with closing(name_of(reused), make()) as new:
                 expected = _record_episode(new, episode, steps)
             for step, (a, b) in enumerate(zip(recorded, expected, strict=False)):
                 is_same_reward = a[1] == b[1] or (np.isnan(a[1]) and np.isnan(b[1]))

@@ -16,8 +16,9 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
+from hpc_es.core.closing import close, closing
 from hpc_es.core.data import Array, Float64
-from hpc_es.core.errors import ConfigError, ignored_failures, require_users
+from hpc_es.core.errors import ConfigError, require_users
 from hpc_es.core.quiet import quiet_stderr
 from hpc_es.tasks.episodes import environments
 from hpc_es.tasks.episodes.environment_backend import RunningEpisodes, StepResult
@@ -112,12 +113,9 @@ class GymnasiumBackend:
         environment = self._pool[job]
         if isinstance(environment, BaseException):  # which this job's failure has reported
             return
-        close = environment.close
-        if self._watch is not None:  # an environment that hung in `step` may hang in `close` too
+        close(environments.name_of(environment), environment.close)  # what hung in `step` may hang here too
+        if self._watch is not None:
             self._watch.restart(job)
-            close = self._watch.timed(job, close)
-        with ignored_failures():
-            close()
         with quiet_stderr():
             self._pool[job] = self._made()
 
@@ -136,10 +134,10 @@ class GymnasiumBackend:
         return environment
 
     def close(self) -> None:
-        for environment in self._pool:
-            with ignored_failures():
-                if not isinstance(environment, BaseException):
-                    environment.close()
+        created = [environment for environment in self._pool if not isinstance(environment, BaseException)]
+        if created:
+            close(environments.name_of(created[0]), *(environment.close for environment in created))
+        self._pool.clear()
 
 
 class VectorBackend:
@@ -217,8 +215,7 @@ class VectorBackend:
 
     def close(self) -> None:
         for environment in self._pool.values():
-            with ignored_failures():
-                environment.close()
+            close(environments.name_of(environment), environment.close)
         self._pool.clear()
         self._must_renew = False
 
@@ -323,7 +320,7 @@ class VectorEnvironments:
     def __init__(self, options: Any) -> None:
         check_options(options)
         self._options = options
-        with contextlib.closing(self.make(1)) as first:
+        with closing(options.env_id, self.make(1)) as first:
             self.spaces = environments.spaces_of(first.single_observation_space, first.single_action_space)
             spec = getattr(first.unwrapped, "spec", None)
             if options.behaviour and first.metadata.get("autoreset_mode") == AutoresetMode.SAME_STEP:
@@ -348,7 +345,7 @@ class VectorEnvironments:
         env_id = self._options.env_id
         with contextlib.ExitStack() as stack:
             vectors = {
-                count: stack.enter_context(contextlib.closing(self.make(count))) for count in {*map(len, CHECK_SEEDS)}
+                count: stack.enter_context(closing(env_id, self.make(count))) for count in {*map(len, CHECK_SEEDS)}
             }
             for seeds in CHECK_SEEDS:
                 try:

@@ -6,7 +6,6 @@ it also depends on the chunk.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -14,8 +13,9 @@ from typing import Any, Literal
 from hpc_es.config.options import Count, Positive, option, options
 from hpc_es.config.registry import is_installed, source_hash
 from hpc_es.config.schema import NO_NUMBERS, Reduction
+from hpc_es.core.closing import close, closing
 from hpc_es.core.data import Column, Outcome, Poll, behaviour, info_numbers
-from hpc_es.core.errors import ConfigError, ignored_failures
+from hpc_es.core.errors import ConfigError
 from hpc_es.core.interfaces import Cutting, Offers, Searched
 from hpc_es.core.keys import Keys
 from hpc_es.core.policy import Actor, Batch, Policy
@@ -183,13 +183,13 @@ class Episodes:
         for segments in self._segments:
             segments.close()
         if self._native is not None and self._first is not None:  # otherwise the backend has closed it
-            with ignored_failures():
-                self._first.close()
+            close(self.name, self._first.close)
 
 
 def _random_infos(make: Callable[[], environments.Environment]) -> Iterator[Mapping[str, Any]]:
     """Yield the infos of the steps of an episode with random actions."""
-    with contextlib.closing(make()) as environment:
+    first = make()
+    with closing(environments.name_of(first), first) as environment:
         steps = random_episode(environment)
         next(steps)
         yield from (info for _, _, info in steps)

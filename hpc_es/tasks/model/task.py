@@ -45,6 +45,7 @@ from hpc_es.core.interfaces import Offers, RunContext, Searched
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.core.policy import Policy, Tree
 from hpc_es.core.population import Factorisation, Perturbed, Population, candidate_parts
+from hpc_es.core.rank_output import say_error
 from hpc_es.devices import jax_setup
 from hpc_es.policies.network import restored_session, seed_generators
 from hpc_es.tasks.problems import PARAMETER_SPREAD, PROBE_BLOCK, VectorProblemDefaults
@@ -360,7 +361,7 @@ class ModelProblem(VectorProblemDefaults):
             nonlocal is_announced
             if not is_announced and time.perf_counter() - since > ANNOUNCED_SECONDS:
                 is_announced = True
-                sys.stderr.write(f"{self._task.name}: {what} took more than {ANNOUNCED_SECONDS:g} s so far\n")
+                say_error(f"{self._task.name}: {what} took more than {ANNOUNCED_SECONDS:g} s so far\n")
 
         return poll
 

@@ -1,0 +1,83 @@
+"""Signal handlers of hpc_es: they are put back after use, and a forked child has those from before.
+
+`multiprocessing` forks on Linux before Python 3.14, and user code may fork. A child with the handlers of a run would
+ignore SIGTERM, by which `Pool` and daemon processes are ended, and its parent would wait for it forever.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Sequence
+from types import FrameType
+from typing import Any
+
+from hpc_es.core.rank_output import say_error
+
+HANDLED = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT)  # by a run, apart from its timer
+CHILD_STATUS = 1  # of a forked child that comes back from user code
+
+Handler = Callable[[int, FrameType | None], object] | signal.Handlers
+
+_installed: list[Handlers] = []  # in the order of their installation
+_masks = threading.local()  # the signals that a thread blocked before it forked
+
+
+class Handlers:
+    """A handler of some signals, from its creation to `restore`; only the main thread may create it."""
+
+    def __init__(self, numbers: Sequence[signal.Signals], handler: Handler) -> None:
+        self._handler = handler
+        self._before: dict[signal.Signals, Any] = {number: signal.signal(number, handler) for number in numbers}
+        _installed.append(self)
+
+    def restore(self) -> bool:
+        """Put the previous handlers back, unless other code has replaced ours; return False if that was done before."""
+        if self not in _installed:
+            return False
+        _installed.remove(self)
+        for number, before in self._before.items():
+            if signal.getsignal(number) == self._handler:
+                signal.signal(number, signal.SIG_DFL if before is None else before)
+        return True
+
+
+class OwnProcess:
+    """The process that creates this object. A child that user code forks must not go on with the run."""
+
+    def __init__(self) -> None:
+        self._id = os.getpid()
+
+    def is_forked(self) -> bool:
+        """Return whether this is a forked child of the process."""
+        return os.getpid() != self._id
+
+    def end_forked(self) -> None:
+        """End this process, without exit handlers, if it is a forked child that came back from user code."""
+        if not self.is_forked():
+            return
+        say_error(
+            f"hpc_es: process {os.getpid()} was forked by code of the user and returned from it: it ends here, and "
+            f"process {self._id} continues; end a forked process with os._exit(0)\n"
+        )
+        os._exit(CHILD_STATUS)
+
+
+def _before_fork() -> None:
+    """Block the signals, so that none reaches the child before its handlers are those from before."""
+    _masks.blocked = signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED) if _installed else None
+
+
+def _unblock() -> None:
+    if _masks.blocked is not None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, _masks.blocked)
+
+
+def _in_child() -> None:
+    while _installed:
+        _installed[-1].restore()
+    _unblock()
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_unblock, after_in_child=_in_child)

@@ -1,0 +1,108 @@
+"""Standard streams that never end a program: they may be missing, closed, on a full disk or without a reader.
+
+A program of hpc_es calls `complete()` first, and `drop_errors()` if it must not end because its output is lost.
+Everything that hpc_es writes in the program of a user goes through `write()`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import sys
+from typing import IO, TextIO, cast
+
+NAMES = ("stdin", "stdout", "stderr")
+
+
+class DroppingWriter(io.RawIOBase):
+    """Writes bytes to a file descriptor, and drops them if that fails."""
+
+    mode = "wb"
+
+    def __init__(self, descriptor: int, name: str) -> None:
+        self._descriptor, self.name = descriptor, name
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def isatty(self) -> bool:
+        return os.isatty(self._descriptor)
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: bytes | memoryview) -> int:  # type: ignore[override]
+        return write_bytes(self._descriptor, data)
+
+
+def write_bytes(descriptor: int, data: bytes | memoryview) -> int:
+    """Write all bytes and return their number; errors such as a full disk are ignored."""
+    rest = memoryview(data).cast("B")
+    size = len(rest)
+    with contextlib.suppress(OSError):
+        while rest:
+            rest = rest[os.write(descriptor, rest) :]
+    return size
+
+
+def lines_to(descriptor: int, name: str, encoding: str = "utf-8", errors: str = "backslashreplace") -> io.TextIOWrapper:
+    """Return a text stream that writes each line to a descriptor when it ends, and never raises OSError."""
+    writer = cast("io.BufferedWriter", DroppingWriter(descriptor, name))
+    return io.TextIOWrapper(writer, encoding=encoding, errors=errors, line_buffering=True)
+
+
+def complete() -> None:
+    """Open /dev/null in place of missing standard streams.
+
+    With a closed descriptor 2, the next file that is opened would get the number 2, and with it the text of C code.
+    """
+    for number, name in enumerate(NAMES):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, which is this one
+            os.set_inheritable(number, True)
+        if getattr(sys, name) is None:
+            stream = open(number, "r" if number == 0 else "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+            setattr(sys, name, stream)
+            setattr(sys, f"__{name}__", stream)
+
+
+def drop_errors(*names: str) -> None:
+    """Make these streams of the program, "stdout" or "stderr", drop what cannot be written, instead of raising."""
+    for name in names:
+        number, stream = NAMES.index(name), cast("TextIO", getattr(sys, name))
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            if stream.fileno() == number:
+                errors = "replace" if stream.errors == "strict" else str(stream.errors)
+                flush(stream)
+                setattr(sys, name, lines_to(number, f"<{name}>", stream.encoding, errors))
+
+
+def write(stream: TextIO | None, text: str) -> None:
+    """Write a text and flush, whatever the stream is; a text that cannot be written is lost."""
+    if stream is None:
+        return
+    with contextlib.suppress(Exception):  # of a closed stream, a full disk, a notebook, a window
+        try:
+            stream.write(text)
+        except UnicodeEncodeError:
+            stream.write(text.encode("ascii", "replace").decode())
+        stream.flush()
+
+
+def flush(*streams: IO[str] | None) -> None:
+    """Flush streams; those that cannot be flushed are left alone."""
+    for stream in streams:
+        with contextlib.suppress(Exception):
+            if stream is not None:
+                stream.flush()
+
+
+def is_terminal(stream: IO[str] | None) -> bool:
+    """Return whether a stream is a terminal; streams of notebooks and windows may lack the method."""
+    try:
+        return stream is not None and bool(stream.isatty())
+    except Exception:  # of a closed stream, or of a class of the user
+        return False
