@@ -68,6 +68,17 @@ class Images(Swarm):
 
     single_observation_space: Any = gymnasium.spaces.Box(0, 255, (4, 84, 84), np.uint8)
 
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed, options=options)
+        return self.observed(), {}
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        _, *rest = super().step(actions)
+        return self.observed(), *rest  # type: ignore[return-value]
+
+    def observed(self) -> Any:
+        return np.zeros((self.num_envs, 4, 84, 84), np.uint8) + (255 * self.x[:, :1, None, None]).astype(np.uint8)
+
 
 class Hasty(Swarm):
     """Swarm whose last observation is the first of the next episode."""

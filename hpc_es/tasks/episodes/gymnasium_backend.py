@@ -16,31 +16,46 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-from hpc_es.core.data import Array, Float64
-from hpc_es.core.errors import ConfigError
+from hpc_es.core.data import Array, Float64, ObservationSpec
+from hpc_es.core.errors import ConfigError, error_text, one_line
 from hpc_es.core.quiet import quiet_stderr
 from hpc_es.tasks.episodes import environments
 from hpc_es.tasks.episodes.environment_backend import RunningEpisodes, StepResult
 from hpc_es.tasks.episodes.environments import Action, Environment, Info, Observation, Vector
 from hpc_es.tasks.episodes.infos import as_number, as_numbers
+from hpc_es.tasks.episodes.policy_spaces import vector_spaces
+from hpc_es.tasks.episodes.returned_values import (
+    NUMBERS,
+    is_set,
+    not_five_values,
+    reset_values,
+    reward_number,
+    vector_reset_values,
+    vector_step_values,
+    with_expected,
+)
 from hpc_es.tasks.timeouts import EpisodeTimeout, Watch
+
+_NUMPYS_FALSE: Any = np.False_
 
 
 class GymnasiumBackend:
     """Steps one environment per job, one job after another.
 
-    `make` returns a new environment; `limit_seconds` is the time limit of an episode, None: no limit; `first` is an
-    environment to begin with; `keys` are those of `report.info`.
+    `make` returns a new environment, whose observations are those of `spec`; `limit_seconds` is the time limit of an
+    episode, None: no limit; `first` is an environment to begin with; `keys` are those of `report.info`.
     """
 
     def __init__(
         self,
         make: Callable[[], Environment],
+        spec: ObservationSpec,
         limit_seconds: float | None,
         first: Environment | None = None,
         keys: Sequence[str] = (),
     ) -> None:
-        self._make, self._limit, self._keys = make, limit_seconds, keys
+        self._make, self._spec, self._limit, self._keys = make, spec, limit_seconds, keys
+        self._castable = spec.castable
         self._pool = [] if first is None else [first]
         self._steps: dict[int, Callable[[Action], tuple[Observation, float, bool, bool, Info]]] = {}  # by job
         self._watch: Watch | None = None
@@ -66,9 +81,12 @@ class GymnasiumBackend:
         if self._watch is not None:
             self._watch.restart(job)
             reset = self._watch.timed(job, reset)
-        observation: Array = reset(seed=seed)[0]
+        try:
+            returned = reset(seed=seed)
+        except ValueError as error:
+            raise with_expected(error) from error
         self._set_step(job)
-        return observation
+        return self._spec.require(reset_values(returned)[0])
 
     def resume(self, job: int, seconds: float) -> None:
         if self._watch is not None:
@@ -81,14 +99,33 @@ class GymnasiumBackend:
 
     def advance(self, running: RunningEpisodes, actions: Array, observations: Array, rewards: Float64) -> StepResult:
         steps, result, keys = self._steps, StepResult(), self._keys
+        spec, shape, castable = self._spec, self._spec.shape, self._castable
+        array, numpys_false = np.ndarray, _NUMPYS_FALSE
         if keys:
             result.numbers = np.full((len(running.rows), len(keys)), np.nan)
         listed = actions.tolist() if actions.ndim == 1 else list(actions)  # Discrete: ints; others: rows
         for position, (row, job) in enumerate(zip(running.rows, running.jobs, strict=True)):
             try:
-                observations[row], rewards[row], terminated, truncated, info = steps[job](listed[row])
+                returned = steps[job](listed[row])
+                try:
+                    observation, reward, terminated, truncated, info = returned
+                except (TypeError, ValueError) as error:
+                    raise not_five_values(returned) from error
+                # The usual types are recognised here; a call for each of them would take as long as a step of CartPole.
+                if (
+                    type(observation) is not array
+                    or observation.shape != shape
+                    or observation.dtype.char not in castable
+                ):
+                    observation = spec.require(observation)
+                if type(reward) not in NUMBERS:
+                    reward = reward_number(reward)
+                observations[row], rewards[row] = observation, reward
+                is_going_on = terminated is False or terminated is numpys_false
+                if not (is_going_on and (truncated is False or truncated is numpys_false)):
+                    terminated, truncated = is_set(terminated, "terminated"), is_set(truncated, "truncated")
             except (Exception, EpisodeTimeout) as error:
-                result.failed.append((row, error))
+                result.failed.append((row, with_expected(error)))
                 continue
             if result.numbers is not None:
                 result.numbers[position] = as_numbers(info, keys)
@@ -121,14 +158,20 @@ class GymnasiumBackend:
 class VectorBackend:
     """Steps a vector environment with one environment per job; there is one for each number of jobs.
 
-    `make` returns one with this many environments; `limit` is a time limit in steps, None: no limit; `keys` are those
-    of `report.info`; `needs_infos` says whether the infos of ended episodes are needed.
+    `make` returns one with this many environments, whose observations are those of `spec`; `limit` is a time limit in
+    steps, None: no limit; `keys` are those of `report.info`; `needs_infos` says whether the infos of ended episodes are
+    needed.
     """
 
     def __init__(
-        self, make: Callable[[int], Vector], limit: int | None, keys: Sequence[str] = (), needs_infos: bool = False
+        self,
+        make: Callable[[int], Vector],
+        spec: ObservationSpec,
+        limit: int | None,
+        keys: Sequence[str] = (),
+        needs_infos: bool = False,
     ) -> None:
-        self._make, self._limit, self._keys, self._needs_infos = make, limit, keys, needs_infos
+        self._make, self._spec, self._limit, self._keys, self._needs_infos = make, spec, limit, keys, needs_infos
         self._pool: dict[int, Vector] = {}  # by the number of jobs
         self._jobs, self._steps = 0, 0
         self._first: Array | Exception = np.zeros(0)  # first observations, [jobs, *shape], or the error of reset
@@ -142,8 +185,9 @@ class VectorBackend:
             self.close()
         try:
             if self._jobs not in self._pool:
-                self._pool[self._jobs] = self._make(self._jobs)
-            self._first = reset(self._pool[self._jobs], seeds)
+                with quiet_stderr():  # the vectors of the first check have printed their warnings
+                    self._pool[self._jobs] = self._make(self._jobs)
+            self._first = reset(self._pool[self._jobs], seeds, self._spec)
         except Exception as error:  # all jobs of the chunk fail with this error
             self._first = error
         self._actions = idle_actions(self._pool[self._jobs]) if self._jobs in self._pool else np.zeros(0)
@@ -164,9 +208,11 @@ class VectorBackend:
         rows, jobs = running.rows, running.jobs
         self._actions[jobs] = actions[rows]
         try:
-            all_observations, all_rewards, terminated, truncated, infos = self._pool[self._jobs].step(self._actions)
+            returned = self._pool[self._jobs].step(self._actions)
+            values = vector_step_values(returned, self._spec, self._jobs)
         except Exception as error:  # it may belong to any of the jobs
-            return StepResult(failed=[(row, error) for row in rows])
+            return StepResult(failed=[(row, with_expected(error)) for row in rows])
+        all_observations, all_rewards, terminated, truncated, infos = values
         self._steps += 1
         observations[rows], rewards[rows] = all_observations[jobs], all_rewards[jobs]
         ended = terminated[jobs]
@@ -197,13 +243,13 @@ class VectorBackend:
         self._must_renew = False
 
 
-def reset(environment: Vector, seeds: Sequence[int]) -> Array:
+def reset(environment: Vector, seeds: Sequence[int], spec: ObservationSpec) -> Array:
     """Return the first observations of episodes with these seeds, [environments, *shape]."""
     try:
-        observations = environment.reset(seed=list(seeds))[0]
+        returned = environment.reset(seed=list(seeds))
     except TypeError:  # some vector environments accept arrays only
-        observations = environment.reset(seed=np.array(list(seeds)))[0]
-    return np.asarray(observations)
+        returned = environment.reset(seed=np.array(list(seeds)))
+    return vector_reset_values(returned, spec, len(seeds))
 
 
 def idle_actions(environment: Vector) -> Array:
@@ -264,20 +310,21 @@ def _has_key(infos: Mapping[str, Any], key: str, job: int) -> bool:
 class SingleEnvironment:
     """A vector of one environment with the interface of a single environment that `infos.random_episode` needs."""
 
-    def __init__(self, vector: Vector, limit: int | None) -> None:
-        self._vector, self._limit, self._steps = vector, limit, 0
+    def __init__(self, vector: Vector, spec: ObservationSpec, limit: int | None) -> None:
+        self._vector, self._spec, self._limit, self._steps = vector, spec, limit, 0
         self.action_space, self.close = vector.single_action_space, vector.close
 
     def reset(self, *, seed: int) -> tuple[Array, dict[str, Any]]:
         """Start an episode and return its first observation, [*shape], and an empty info."""
         self._steps = 0
-        return reset(self._vector, [seed])[0], {}
+        return reset(self._vector, [seed], self._spec)[0], {}
 
     def step(self, action: Any) -> tuple[Array, float, bool, bool, dict[str, Any]]:
         """Take a step; `action` is one of `action_space`, the observation is [*shape]."""
         actions = idle_actions(self._vector)
         actions[0] = action
-        observations, rewards, terminated, truncated, infos = self._vector.step(actions)
+        returned = self._vector.step(actions)
+        observations, rewards, terminated, truncated, infos = vector_step_values(returned, self._spec, 1)
         self._steps += 1
         is_over, is_cut = bool(terminated[0]), bool(truncated[0])
         info = info_of_job(infos, 0, is_over or is_cut)
@@ -298,7 +345,7 @@ class VectorEnvironments:
         check_options(options)
         self._options = options
         with contextlib.closing(self.make(1)) as first:
-            self.spaces = environments.spaces_of(first.single_observation_space, first.single_action_space)
+            self.spaces = vector_spaces(first)
             spec = getattr(first.unwrapped, "spec", None)
             if options.behaviour and first.metadata.get("autoreset_mode") == AutoresetMode.SAME_STEP:
                 text = f"needs the last observation, which {options.env_id} replaces by the first of the next episode"
@@ -314,7 +361,7 @@ class VectorEnvironments:
 
     def single(self) -> Any:
         """Return a `SingleEnvironment`, for episodes with random actions."""
-        return SingleEnvironment(self.make(1), self.time_limit)
+        return SingleEnvironment(self.make(1), self.spaces.observations, self.time_limit)
 
     def _check_seeds(self) -> None:
         """Play the same seeds at several positions; ConfigError if the episodes of a seed differ."""
@@ -326,10 +373,12 @@ class VectorEnvironments:
             }
             for seeds in CHECK_SEEDS:
                 try:
-                    episodes = _record_episodes(vectors[len(seeds)], seeds)
+                    episodes = _record_episodes(vectors[len(seeds)], seeds, self.spaces.observations)
                 except Exception as error:
                     text = f"is vector, but reset(seed={list(seeds)}) and steps of {env_id} fail: "
-                    text += f"{type(error).__name__}: {error}; expected one that takes a seed for each environment"
+                    text += one_line(error_text(with_expected(error)))
+                    if not isinstance(error, ValueError):
+                        text += "; expected one that takes a seed for each environment"
                     raise ConfigError([(KEY, text + OTHERS)]) from error
                 for seed, episode in episodes.items():
                     if played.setdefault(seed, episode) != episode:
@@ -351,19 +400,20 @@ def check_options(options: Any) -> None:
         raise ConfigError(errors)
 
 
-def _record_episodes(environment: Vector, seeds: Sequence[int]) -> dict[int, list[bytes]]:
+def _record_episodes(environment: Vector, seeds: Sequence[int], spec: ObservationSpec) -> dict[int, list[bytes]]:
     """Return the bytes of each step of each seed's episode, with random actions that depend on the seed."""
     rngs = [np.random.default_rng(seed) for seed in seeds]
-    observations = reset(environment, seeds)
+    observations = reset(environment, seeds, spec)
     episodes = {seed: [observations[position].tobytes()] for position, seed in enumerate(seeds)}
     live = np.ones(len(seeds), bool)
     for _ in range(CHECK_STEPS):
-        observations, rewards, terminated, truncated, _ = environment.step(_actions(environment, rngs))
+        returned = environment.step(_actions(environment, rngs))
+        observations, rewards, terminated, truncated, _ = vector_step_values(returned, spec, len(seeds))
         for position, seed in enumerate(seeds):
             if live[position]:
                 numbers = (observations, rewards, terminated, truncated)
                 episodes[seed].append(b" ".join(np.asarray(values[position]).tobytes() for values in numbers))
-        live &= ~(np.asarray(terminated) | np.asarray(truncated))
+        live &= ~(terminated | truncated)
         if not live.any():
             break
     return episodes

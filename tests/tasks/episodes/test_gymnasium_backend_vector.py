@@ -14,6 +14,7 @@ from hpc_es.config.loading import load
 from hpc_es.core.errors import ConfigError, UserError
 from hpc_es.tasks.episodes import environments
 from hpc_es.tasks.episodes.gymnasium_backend import reset
+from hpc_es.tasks.episodes.policy_spaces import vector_spaces
 from hpc_es.tasks.episodes.task import Episodes
 from tests.helpers import runs
 from tests.helpers.harness import ROOT, mpiexec, script
@@ -170,7 +171,8 @@ def test_behaviour_overwritten_by_the_next_episode_is_refused() -> None:
 def test_atari_vector_has_a_seed_per_environment() -> None:
     """ale_py accepts them as an array."""
     with contextlib.closing(environments.make_vector("ale_py:ALE/SpaceInvaders-v5", {"num_threads": 1}, 2)) as game:
-        there, back = reset(game, [5, 6]), reset(game, [6, 5])
+        spec = vector_spaces(game).observations
+        there, back = reset(game, [5, 6], spec), reset(game, [6, 5], spec)
     assert there[0].tobytes() == back[1].tobytes() != there[1].tobytes()
 
 
