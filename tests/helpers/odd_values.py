@@ -91,3 +91,37 @@ class OddVector(VectorEnv[Any, Any, Any]):
 
 gymnasium.register("Odd-v0", Odd, vector_entry_point=OddVector, order_enforce=False)
 gymnasium.register("LimitedOdd-v0", Odd, max_episode_steps=50)
+
+
+class Spacious(gymnasium.Env[Any, Any]):
+    """Observations are samples of a space; actions must be in theirs. Episodes have LENGTH steps."""
+
+    def __init__(self, observations: Any = None, actions: Any = None) -> None:
+        self.observation_space = spaces.Box(-1, 1, (2,)) if observations is None else observations
+        self.action_space = spaces.Discrete(2) if actions is None else actions
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self.t = 0
+        self.observation_space.seed(seed)
+        return self.observation_space.sample(), {}
+
+    def step(self, action: Any) -> Any:
+        assert self.action_space.contains(action), action
+        self.t += 1
+        return self.observation_space.sample(), 1.0, self.t == LENGTH, False, {}
+
+
+gymnasium.register("Spacious-v0", Spacious, order_enforce=False)
+
+
+class Running(gymnasium.ObservationWrapper[Any, Any, Any]):
+    """Subtracts the mean of all observations that it has seen."""
+
+    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+        super().__init__(env)
+        self.total, self.count = np.zeros(env.observation_space.shape or ()), 0
+
+    def observation(self, observation: Any) -> Any:
+        self.total, self.count = self.total + observation, self.count + 1
+        return np.asarray(observation - self.total / self.count, np.float32)
