@@ -1,4 +1,4 @@
-"""Creation of environments, errors if one cannot be created, and the probe for hidden state."""
+"""Creation of environments and errors if one cannot be created."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from hpc_es.config.loading import validate
 from hpc_es.core.data import Box, Discrete, flat_observations
 from hpc_es.core.errors import ConfigError
 from hpc_es.tasks.episodes import environments, policy_spaces
-from hpc_es.tasks.episodes.hidden_state import COMPARED_EPISODES, hidden_state_difference
 from hpc_es.training.build import build_task
 from tests.helpers.harness import python, script
-from tests.helpers.toys import Faulty, episodes, lifetime, played
+from tests.helpers.toys import episodes, lifetime, played
 
 TOYS = "tests.helpers.toys:"
 
@@ -219,31 +218,3 @@ def test_float64_bounds_are_rounded_inwards(bound: float) -> None:
     with np.errstate(over="ignore"):
         above = float(np.nextafter(np.float32(high), np.float32(np.inf)))
     assert above > bound or high == bound == np.inf
-
-
-@pytest.mark.parametrize("name", ["Survival", "Globals", "Chaos", "Shifted", "CartPole-v1", "Pendulum-v1"])
-def test_environments_without_hidden_state_pass_the_probe(name: str) -> None:
-    assert hidden_state_difference(episodes(name).environment, 30) is None
-
-
-def test_reward_with_hidden_state_is_detected() -> None:
-    """Hidden pays 1 in the first episode of an instance and 2 in the second, from the first step."""
-    assert hidden_state_difference(episodes("Hidden").environment, 30) == "from step 1 of episode 1"
-
-
-def test_episode_length_with_hidden_state_is_detected() -> None:
-    """The first episode of an instance of Growing has 1 step, the second 2: with the reset, 3 records instead of 2."""
-    assert hidden_state_difference(episodes("Growing").environment, 30) == "episode 1 has 3 steps instead of 2"
-
-
-def test_probe_closes_its_environments() -> None:
-    environment = episodes("Faulty", env_kwargs={"bad_seed": -1}).environment
-    created, closed = Faulty.created, Faulty.closed
-    assert hidden_state_difference(environment, 30) is None
-    assert Faulty.created - created == Faulty.closed - closed == COMPARED_EPISODES + 1
-
-
-def test_probe_treats_nan_as_equal() -> None:
-    """NaN in every episode is not hidden state."""
-    nan = episodes("Survival", wrappers=({"tests.helpers.toys:Plus": {"by": float("nan")}},))
-    assert hidden_state_difference(nan.environment, 30) is None
