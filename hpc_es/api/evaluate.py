@@ -29,6 +29,7 @@ from hpc_es.core.machine import stepping_differences
 from hpc_es.core.paths import absolute
 from hpc_es.core.policy import Actor, Batch, Episodic, Policy
 from hpc_es.core.population import unperturbed
+from hpc_es.core.quiet import show_once
 from hpc_es.core.rank_output import say_error
 from hpc_es.devices import jax_setup
 from hpc_es.devices.decision import decide
@@ -47,6 +48,7 @@ from hpc_es.storage.results import require_run
 from hpc_es.training.compatibility import device_request
 
 Changed = Callable[[StoredPolicy], StoredPolicy]
+COMPARISON_SECONDS = 2.0  # of episodes, in the search for hidden state
 SAMPLING_BLOCK = 2  # training's own episodes have blocks 0 and 1
 
 
@@ -83,6 +85,8 @@ def evaluate(source: StoredPolicy, asked: EvaluationRequest) -> JsonObject:
         return _evaluate_model(source, asked)
     task: Episodic = single_episodes(options)
     try:
+        if options.kind == "episodes" and (warning := task.hidden_state_warning(COMPARISON_SECONDS)):  # type: ignore[attr-defined]
+            show_once(f"WARNING: {warning}")
         rows = play(source, task, asked)
     finally:
         if hasattr(task, "close"):

@@ -35,10 +35,10 @@ from hpc_es.core.data import (
     info_numbers,
     row_dtype,
 )
-from hpc_es.core.errors import ConfigError, UserError, nearest
+from hpc_es.core.errors import ConfigError, UserError, failure_from_text, nearest
 from hpc_es.core.interfaces import Offers, Searched
 from hpc_es.core.keys import Keys
-from hpc_es.core.policy import Actor, Batch, Policy
+from hpc_es.core.policy import DIVERGED, Actor, Batch, Policy
 from hpc_es.tasks.observation_statistics import ObservationSums
 from hpc_es.tasks.problems import (
     ObservationNormalization,
@@ -158,8 +158,10 @@ class Bandits:
         if self.setting.info:
             rows[INFO] = means[:, 2:]
         rows["length"] = episodes * self.setting.num_trials
-        failed = np.zeros(jobs, np.bool_)
-        return Outcome(rows, {}, rollout.seconds, learned=rollout.sums.units(failed))
+        failed = np.isnan(rows["return_"])
+        text = f"the action of the policy is NaN; {DIVERGED}"
+        failures = [failure_from_text(text, job) for job in np.flatnonzero(failed).tolist()]
+        return Outcome(rows, {}, rollout.seconds, failures, rollout.sums.units(failed))
 
     def environment(self, render_mode: str | None = None) -> NoReturn:
         """Raise UserError: there is no environment to render."""
@@ -190,6 +192,7 @@ class Rollout:
         episodes = seeds.shape[1]
         t0 = time.perf_counter()
         lockstep = Lockstep(self._setting, self._setting.episodes_of_seeds(seeds.ravel()))
+        has_failed = np.zeros(seeds.size, np.bool_)
         self.seconds["environment"] += time.perf_counter() - t0
         while not lockstep.is_over:
             t0 = time.perf_counter()
@@ -197,6 +200,9 @@ class Rollout:
                 for episode in range(episodes):
                     self.sums.add(lockstep.observations[episode::episodes], self._jobs, self._jobs)
             pulls = actor.act(lockstep.observations)
+            if pulls.dtype.kind == "f":  # some are NaN
+                has_failed |= np.isnan(pulls)
+                pulls = np.where(np.isnan(pulls), 0, pulls).astype(np.int64)
             t1 = time.perf_counter()
             lockstep.pull(pulls)
             self.seconds["policy"] += t1 - t0
@@ -206,6 +212,7 @@ class Rollout:
         rewards = lockstep.rewards.astype(np.float64)
         returns = -lockstep.episodes.arms.regrets(lockstep.pulls) if self._is_regret else rewards
         sums = np.stack([returns.sum(axis=1), np.sign(rewards).sum(axis=1)], axis=1)
+        sums[has_failed, 0] = np.nan
         if self._setting.info:
             sums = np.concatenate([sums, self._setting.info_values(lockstep.episodes.arms, lockstep.pulls)], axis=1)
         return sums.reshape(*seeds.shape, -1)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeAlias, Ty
 import numpy as np
 import numpy.typing as npt
 
-from hpc_es.core.errors import Failure
+from hpc_es.core.errors import Failure, ReturnedValueError
 
 Array = npt.NDArray[Any]  # each use states shape and dtype
 Float32 = npt.NDArray[np.float32]
@@ -426,23 +426,79 @@ class ObservationSpec:
         """Whether the dtype is an integer type."""
         return self.dtype.kind in "iu"
 
-    def array(self, observations: npt.ArrayLike) -> Array:
-        """Return observations, [..., *shape], in this dtype; ValueError if the dtype is integer and they are not."""
+    @property
+    def castable(self) -> str:
+        """Characters of the dtypes, `dtype.char`, all of whose values this dtype holds, apart from rounding."""
         if self.is_integer:
-            dtype = np.asarray(observations).dtype
-            if np.size(observations) and dtype.kind not in "iub":
-                raise ValueError(f"expected observations of dtype {self.dtype}, found {dtype}")
-        return np.asarray(observations, self.dtype)
+            return "".join(char for char in np.typecodes["AllInteger"] + "?" if np.can_cast(char, self.dtype))
+        return np.typecodes["AllInteger"] + np.typecodes["Float"] + "?"
 
-    def require(self, observation: Array) -> None:
-        """Raise ValueError if an observation, [*shape], has another shape, or is not integer although the dtype is."""
-        shape, dtype = np.shape(observation), np.asarray(observation).dtype
-        if shape != self.shape or (self.is_integer and dtype.kind not in "iub"):
-            expected, actual = f"{self.dtype}{list(self.shape)}", f"{dtype}{list(shape)}"
-            raise ValueError(f"expected an observation {expected}, found {actual}")
+    def array(self, observations: npt.ArrayLike) -> Array:
+        """Return observations, [..., *shape], in this dtype; ValueError unless they are numbers that it holds."""
+        array = _as_array(observations)
+        if array is None or not self._holds(array):
+            raise ReturnedValueError(f"expected observations of dtype {self.dtype}, found {form_of(observations)}")
+        return np.asarray(array, self.dtype)
+
+    def require(self, observation: object) -> Array:
+        """Return an observation as an array [*shape]; ValueError for another shape, or values that are not numbers."""
+        return self._required(observation, self.shape, "an observation")
+
+    def batch(self, observations: object, count: int) -> Array:
+        """Return `count` observations as an array [count, *shape]; ValueError like `require`."""
+        return self._required(observations, (count, *self.shape), "observations")
+
+    def _required(self, values: object, shape: tuple[int, ...], name: str) -> Array:
+        array = _as_array(values)
+        if array is None or array.shape != shape or not self._holds(array):
+            raise ReturnedValueError(f"expected {name} {self.dtype}{list(shape)}, found {form_of(values)}")
+        return array
+
+    def _holds(self, array: Array) -> bool:
+        """Return whether this dtype holds the values, apart from rounding; infinity stands for larger floats."""
+        if array.dtype.char in self.castable or not array.size:
+            return True
+        if not self.is_integer or array.dtype.kind not in "iu":
+            return False
+        limits = np.iinfo(self.dtype)  # type: ignore[type-var]
+        return bool(limits.min <= int(array.min()) and int(array.max()) <= limits.max)
 
     def __str__(self) -> str:
         return str(self.size) if self.is_flat else f"{self.dtype}{list(self.shape)}"
+
+
+def _as_array(values: object) -> Array | None:
+    """Return values as an array; None if they are ragged, or parts of them are masked."""
+    try:
+        return None if np.ma.is_masked(values) else np.asarray(values)
+    except (TypeError, ValueError):
+        return None
+
+
+def form_of(value: object) -> str:
+    """Return what a value is, for messages: type or dtype, and shape, such as "float64[2, 3]"."""
+    if isinstance(value, np.ndarray):
+        masked = "masked " if np.ma.is_masked(value) else ""
+        return f"{masked}{value.dtype}{list(value.shape)}"
+    if value is None or isinstance(value, bool | int | float | complex | str | bytes | np.generic):
+        return repr(value) if len(repr(value)) <= 60 else f"{type(value).__name__} {repr(value)[:60]} ..."
+    if isinstance(value, list | tuple):
+        array = _as_array(value)
+        if array is not None and array.dtype.kind in "biufc":
+            return f"{array.dtype}{list(array.shape)}"
+        return f"a {type(value).__name__} of {len(value)}"
+    shape = getattr(value, "shape", None)
+    return type(value).__name__ + (f"{list(shape)}" if isinstance(shape, tuple) else "")
+
+
+def not_finite_text(name: str, values: Array, at: str) -> str:
+    """Return "NAME is NaN AT", or infinite, with the first element of `values` [...] that is not finite."""
+    index = tuple(int(position) for position in np.argwhere(~np.isfinite(values))[0])
+    element = f" in element {', '.join(map(str, index))}" if values.size > 1 else ""
+    if np.isnan(values[index]):
+        return f"{name} is NaN{element} {at}"
+    largest = "" if values.dtype.itemsize > 4 else f" (float32 ends at {np.finfo(np.float32).max:.1e})"
+    return f"{name} is infinite{element}{largest} {at}"
 
 
 def flat_observations(width: int) -> ObservationSpec:

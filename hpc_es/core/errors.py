@@ -6,6 +6,7 @@ import contextlib
 import functools
 import importlib.util
 import json
+import linecache
 import math
 import os
 import re
@@ -90,6 +91,10 @@ class RunFailedError(RunError):
 GIVEN_UP = "given up: enough other jobs of the generation were done (task.close_at)"
 
 
+class ReturnedValueError(ValueError):
+    """Code of the user has returned something else than expected; messages name a ValueError without a location."""
+
+
 # Exceptions that pass through code of the user's. Everything else that this code raises is its own
 # failure: also SystemExit, GeneratorExit and other exceptions that would end the program.
 
@@ -169,11 +174,21 @@ class Failure:
 
 def failure_from_error(error: BaseException, position: int = 0) -> Failure:
     """Return the failure of a job that raised an exception; its location is the innermost frame in user code."""
-    name, location = type(error).__name__, _location(error)
-    text = f"{name}: {error}".removesuffix(": ") + (f" ({location})" if location else "")
+    name, location = _type_name(error), _location(error)
+    text = error_text(error)
     details = "".join(traceback.format_exception(error)) if location else ""
     kind = f"{name} at {location}" if location else kind_of(text)
     return Failure(one_line(text), kind, shortened(details), position)
+
+
+def error_text(error: BaseException) -> str:
+    """Return type, text and location of an exception, and the failing line of code if the exception has no text."""
+    text, location = f"{_type_name(error)}: {error}", _location(error)
+    if str(error).strip() or not location:
+        return f"{text} ({location})" if location else text
+    frame, number = _place(error)
+    line = linecache.getline(frame.f_code.co_filename, number).strip()
+    return f"{type(error).__name__} without a text ({location}" + (f": {line})" if line else ")")
 
 
 def failure_from_text(text: str, position: int = 0) -> Failure:
@@ -200,13 +215,22 @@ def shortened(details: str) -> str:
     return f"{details[:half]}\n  ... {len(details) - 2 * half:,} characters omitted ...\n{details[-half:]}"
 
 
+def _type_name(error: BaseException) -> str:
+    return "ValueError" if isinstance(error, ReturnedValueError) else type(error).__name__
+
+
 def _location(error: BaseException) -> str:
-    """Return the location, such as "cost.py:12 in cost"; "" if the exception was never raised."""
-    frames = list(traceback.walk_tb(error.__traceback__))
-    if not frames:
+    """Return the location, such as "cost.py:12 in cost"; "" if the exception was never raised by user code."""
+    if error.__traceback__ is None or isinstance(error, ReturnedValueError):
         return ""
-    frame, line = next((entry for entry in reversed(frames) if _is_user_code(entry[0])), frames[-1])
+    frame, line = _place(error)
     return f"{Path(frame.f_code.co_filename).name}:{line} in {frame.f_code.co_name}"
+
+
+def _place(error: BaseException) -> tuple[FrameType, int]:
+    """Return the innermost frame in user code, or else the innermost one, and the line in it."""
+    frames = list(traceback.walk_tb(error.__traceback__))
+    return next((entry for entry in reversed(frames) if _is_user_code(entry[0])), frames[-1])
 
 
 def _is_user_code(frame: FrameType) -> bool:

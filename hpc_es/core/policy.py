@@ -22,6 +22,9 @@ Tree: TypeAlias = "Array | Sequence[Tree] | Mapping[str, Tree]"
 Tensor: TypeAlias = Any  # an array of NumPy, TensorFlow or JAX, in code that all of them execute
 
 
+DIVERGED = "its parameters are not finite, or so large that its outputs overflow: try a smaller learning rate"
+
+
 class Actor(Protocol):
     """A policy with the parameters of several jobs, one row per job."""
 
@@ -29,7 +32,9 @@ class Actor(Protocol):
         """Return the actions of all rows.
 
         `observations` are [rows, *shape] with the shape and dtype of the task's ObservationSpec. Actions are
-        float32[rows, actions] for a Box, int64[rows] for Discrete and int64[rows, choices] for MultiDiscrete.
+        float32[rows, actions] for a Box, int64[rows] for Discrete and int64[rows, choices] for MultiDiscrete; if the
+        outputs of a network are NaN in some rows, float64 with NaN in these rows. An action that is not finite fails
+        its episode.
         """
         ...
 
@@ -87,7 +92,8 @@ class Pure(NamedTuple):
     """
 
     parameters: Callable[[Array], Tree]  # theta, float32[size] -> parameters
-    apply: Callable[[Tree, Tree, Array], tuple[Tree, Array]]  # (parameters, memory, observation) -> (memory, action)
+    # (parameters, memory, observation) -> (memory, action); an action that is not finite fails the episode
+    apply: Callable[[Tree, Tree, Array], tuple[Tree, Array]]
     memory: Tree  # initial memory of an episode
 
 

@@ -7,6 +7,7 @@ Policies: `policy = load_policy("runs/demo"); action = policy(observation)`; mod
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,19 +23,19 @@ from hpc_es.config.registry import module, policy_builder, within_config_directo
 from hpc_es.config.resolved import check_trust, completed, named_user_kinds, parse_resolved, plain_data
 from hpc_es.config.schema import Config
 from hpc_es.core.closing import close
-from hpc_es.core.data import Array, Arrays, Discrete, Float32, Normaliser, Spaces
+from hpc_es.core.data import Array, Arrays, Discrete, Float32, Normaliser, Spaces, not_finite_text
 from hpc_es.core.errors import CheckpointError, ConfigError, UserError, exits_as_errors
 from hpc_es.core.global_generators import restored_generators
 from hpc_es.core.keys import Keys
 from hpc_es.core.paths import argument
-from hpc_es.core.policy import Actor, Policy, ReferencePolicy
+from hpc_es.core.policy import DIVERGED, Actor, Policy, ReferencePolicy
 from hpc_es.core.population import unperturbed
 from hpc_es.storage.checkpoint import Snapshot, load
 from hpc_es.storage.checkpoint_directory import BEST, find
 from hpc_es.storage.results import require_run
 from hpc_es.storage.status import final_evaluation, is_surpassed
 from hpc_es.storage.stepping_cache import remembered
-from hpc_es.tasks.observation_statistics import REFERENCE_HASH, random_observations, sha256
+from hpc_es.tasks.observation_statistics import REFERENCE_HASH, not_finite, random_observations, sha256
 
 if TYPE_CHECKING:
     from hpc_es.tasks.episodes.environments import Environment, Observation
@@ -46,6 +47,7 @@ Actions = Literal["greedy", "sampled"]
 
 Changed = TypeVar("Changed", bound=Options)
 
+COMPARISON_SECONDS = 2.0  # of episodes, in the search for hidden state of wrappers
 ROWS = 64  # rows per actor in a large batch: an actor stacks one copy of theta per row
 
 
@@ -194,6 +196,9 @@ def stored_policy(path: Path, snapshot: Snapshot, which: Which) -> StoredPolicy:
     if which == "best":
         assert snapshot.best is not None
         generation, shared = snapshot.best.generation, snapshot.best.shared
+    if wrong := not_finite(shared):
+        text = f"{path}: expected finite observation statistics, found {wrong} with infinity or NaN, from an infinite"
+        raise CheckpointError(f"{text} observation in training: use an earlier checkpoint of the run")
     reference = None
     if sha256 := snapshot.provenance.get(REFERENCE_HASH):
         keys = Keys(config.seed, int(snapshot.identity.get("repetition", 0)))
@@ -279,7 +284,8 @@ class LoadedPolicy:
         | MultiDiscrete | int64[choices] | int64[n, choices] |
 
         If wrappers are applied, actions have the shape and dtype of the environment's own action space. Raises
-        ValueError for another shape, and for fractions if observations are whole numbers, such as pixels.
+        ValueError for another shape, for NaN, infinity, text and the like, for fractions if observations are whole
+        numbers, such as pixels, and if the actions are not finite.
         """
         if self.wrappers is None:
             return self._network_actions(observation)
@@ -324,11 +330,15 @@ class LoadedPolicy:
         return self._task.environment(render_mode, wrapped=False)
 
     def _act(self, observations: Array) -> Array:
+        if not np.isfinite(observations).all():
+            raise ValueError(not_finite_text("the observation", observations, "(its first axis is that of the batch)"))
         if len(observations) != self._rows or not self._actors:
             self._rows = len(observations)
             self._actors = [self._actor(len(part)) for part in _parts(observations)]
         parts = zip(self._actors, _parts(observations), strict=True)
         actions: Array = np.concatenate([actor.act(part) for actor, part in parts])
+        if not np.isfinite(actions).all():
+            raise ValueError(not_finite_text("the action of the policy", actions, f"({DIVERGED})"))
         return actions
 
     def _actor(self, rows: int) -> Actor:
@@ -382,8 +392,11 @@ def load_policy(
         require_stochastic(source.config)
     task = build_kind("tasks", source.config.task)
     try:
-        wrappers = _applied_wrappers(source) if env == "unwrapped" else None
-        return LoadedPolicy(source, task, wrappers, np.random.default_rng(rng) if actions == "sampled" else None)
+        applied = _applied_wrappers(source) if env == "unwrapped" else None
+        is_wrapped = env == "wrapped" and getattr(source.config.task, "wrappers", None)
+        if is_wrapped and (warning := task.hidden_state_warning(COMPARISON_SECONDS)):
+            warnings.warn(warning, stacklevel=2)
+        return LoadedPolicy(source, task, applied, np.random.default_rng(rng) if actions == "sampled" else None)
     finally:
         if hasattr(task, "close"):
             close(source.config.task.kind, task.close)

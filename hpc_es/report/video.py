@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hpc_es.core.closing import closing
-from hpc_es.core.data import Array, Discrete
+from hpc_es.core.data import Array, Discrete, not_finite_text
 from hpc_es.core.errors import UserError, install_command, missing_package, require
 from hpc_es.core.global_generators import restored_generators
+from hpc_es.core.policy import DIVERGED
 from hpc_es.core.rank_output import say_error
 from hpc_es.storage.files import written
 from hpc_es.tasks.episodes.environments import Environment
+from hpc_es.tasks.episodes.returned_values import reset_values, step_values
 
 if TYPE_CHECKING:
     from hpc_es.report.saved_policy import StoredPolicy
@@ -96,12 +98,17 @@ def frames(source: StoredPolicy, task: Any, environment: Environment, seed: int)
     random.seed(seed)
     np.random.seed(seed)  # as in a rollout
     spec = task.spaces.observations
-    observation, _ = environment.reset(seed=seed)
+    observation, _ = reset_values(environment.reset(seed=seed))
     yield _frame(environment)
-    for _ in range(MOST_FRAMES - 1):
-        action = actor.act(np.asarray(observation, spec.dtype)[np.newaxis])[0]
+    for step in range(MOST_FRAMES - 1):
+        seen, at = spec.array(spec.require(observation)), f"at step {step}"
+        if not np.isfinite(seen).all():
+            raise ValueError(not_finite_text("the observation", seen, at))
+        action = actor.act(seen[np.newaxis])[0]
+        if not np.isfinite(action).all():
+            raise ValueError(not_finite_text("the action of the policy", np.atleast_1d(action), f"{at}; {DIVERGED}"))
         action = int(action) if isinstance(task.spaces.actions, Discrete) else action
-        observation, _, terminated, truncated, _ = environment.step(action)
+        observation, _, terminated, truncated, _ = step_values(environment.step(action))
         yield _frame(environment)
         if terminated or truncated:
             return

@@ -160,6 +160,22 @@ class Deviations:
         return Deviations(arrays["observation_centre"], arrays["observation_scatter"], count)
 
 
+NAMES = frozenset(f"observation_{name}" for name in ("mean", "std", "sum", "squares", "centre", "scatter", "count"))
+
+
+def not_finite(*states: Arrays) -> str:
+    """Return the name of the first statistics in the arrays of a state that are not finite, "" if all are.
+
+    A standard deviation is infinite for an input that has never varied. Only versions before 0.2 have added infinite
+    observations to the statistics, which then stay infinite or NaN.
+    """
+    for name, array in (item for arrays in states for item in arrays.items()):
+        own = name.rpartition("/")[2]  # with `algorithm.delay` there are those of earlier generations
+        if own in NAMES and not (~np.isnan(array) if own == "observation_std" else np.isfinite(array)).all():
+            return name
+    return ""
+
+
 class ObservationSums:
     """Sums and sums of squares of the observations of each observed job, float64[observed jobs, width].
 

@@ -25,7 +25,7 @@ from hpc_es.core.policy import Policy
 from hpc_es.core.population import Layout, unperturbed
 from hpc_es.core.rank_output import say_error
 from hpc_es.policies.network import NetworkPolicy
-from hpc_es.tasks.episodes.environments import hidden_state_difference
+from hpc_es.tasks.episodes.returned_values import reset_values
 from hpc_es.tasks.episodes.task import Episodes
 from hpc_es.training.budget import budget_warning
 from hpc_es.training.build import cutting_of, preflight, unit_of
@@ -40,8 +40,8 @@ from hpc_es.training.compatibility import (
 )
 from hpc_es.training.init_from import apply_optimizer, mismatches
 
-PROBE_STEPS = 200
 LAYERS = 60  # parts of a parameter vector in its table
+COMPARISON_SECONDS = 20.0  # of episodes, in the search for hidden state
 ROWS = 2  # of the batch with which a custom policy is tested
 
 
@@ -214,7 +214,7 @@ def _observation(task: Task, spec: ObservationSpec) -> Array:
     """Return the first observation of an episode, or zeros if there is no single environment."""
     if isinstance(task, Episodes) and task.options.stepping != "vector":
         with closing(task.name, task.environment()) as environment:
-            return np.asarray(environment.reset(seed=0)[0], spec.dtype)
+            return spec.array(spec.require(reset_values(environment.reset(seed=0))[0]))
     return np.zeros(spec.shape, spec.dtype)
 
 
@@ -247,16 +247,5 @@ def chunks(config: Config, problem: Problem) -> str:
 
 def warnings(task: Task) -> list[str]:
     """Return warnings about environments that keep state between episodes."""
-    if not isinstance(task, Episodes) or task.options.fresh_environment:
-        return []
-    try:
-        difference = hidden_state_difference(task.environment, PROBE_STEPS)
-    except Exception as error:  # of a custom environment
-        return [f"{task.options.env_id} fails under random actions: {type(error).__name__}: {error}"]
-    if not difference:
-        return []
-    return [
-        f"{task.options.env_id} gives other episodes when it is reused than when it is new ({difference}): it keeps "
-        "state that reset does not clear, so results would depend on which rank ran which episode. "
-        "Set task.fresh_environment: true"
-    ]
+    warning = task.hidden_state_warning(COMPARISON_SECONDS) if isinstance(task, Episodes) else None
+    return [warning] if warning else []

@@ -22,7 +22,7 @@ from hpc_es.policies.network import NetworkPolicy
 from hpc_es.policies.networks.keras_models import MODELS, SavedLayer, normaliser_of, value_of
 from hpc_es.policies.networks.keras_networks import KerasNetwork
 from hpc_es.report.export import is_exportable
-from hpc_es.tasks.observation_statistics import Deviations, Moments
+from hpc_es.tasks.observation_statistics import Deviations, Moments, not_finite
 from hpc_es.tasks.problems import statistics_state
 
 if TYPE_CHECKING:
@@ -53,6 +53,9 @@ def load_source(options: Options, policy: Policy | None, directory: Path | None 
     if isinstance(observations, str):
         other = _statistics_of(observations)
         source = State(0, {**source.shared, **other.shared}, {**source.master, **other.master})
+    if wrong := not_finite(source.shared, source.master):
+        text = f"expected finite observation statistics, found infinity or NaN in {wrong} of the source"
+        raise ConfigError([("policy.init_observations", f"{text}: set false to begin with new ones")])
     if optimizer is not True:
         source = _without(source, *SLOTS)
     if isinstance(optimizer, str):

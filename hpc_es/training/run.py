@@ -219,6 +219,11 @@ def start_writer(
     from hpc_es.training.run_writer import RunWriter
 
     state, warnings = initial_state(parts, prepared, config)
+    if prepared.opened.snapshot is None and config.task.kind == "episodes":
+        from hpc_es.tasks.episodes.hidden_state import START_SECONDS  # imports Gymnasium
+
+        warning = parts.task.hidden_state_warning(START_SECONDS)  # type: ignore[attr-defined]
+        warnings = [*warnings, *([warning] if warning else [])]
     opened = replace(prepared.opened, warnings=(*prepared.opened.warnings, *warnings))
     writer = RunWriter(opened, config, parts.problem, world, request.triggers, request.show_progress)
     with report_failure(world, writer):

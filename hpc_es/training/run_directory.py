@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,12 +16,12 @@ from hpc_es.core.errors import CheckpointError, InUseError, RunError, UserError,
 from hpc_es.core.machine import blas_threads
 from hpc_es.devices.decision import changes as device_changes
 from hpc_es.devices.decision import current_decision
-from hpc_es.storage.checkpoint import Snapshot
+from hpc_es.storage.checkpoint import Snapshot, load
 from hpc_es.storage.checkpoint_directory import Store
 from hpc_es.storage.compare import differences
 from hpc_es.storage.files import writing
 from hpc_es.storage.run_lock import RunLock
-from hpc_es.tasks.observation_statistics import REFERENCE_HASH
+from hpc_es.tasks.observation_statistics import REFERENCE_HASH, not_finite
 
 NO_INFO: Mapping[str, Json] = {}
 Resume = Literal["auto", "never", "require"]
@@ -74,7 +75,7 @@ def open_run(
         if newest is None and resume == "require":
             raise UserError(f"--resume require: there is no checkpoint in {directory}")
         snapshot = newest[1] if newest else None
-        if snapshot is not None:
+        if newest is not None and snapshot is not None:
             different = differences(completed(snapshot.identity, named_user_kinds(resolved(config))), identity)
             if different:
                 lines = "\n  ".join(different)
@@ -89,12 +90,35 @@ def open_run(
                     f"policy.normalisation: virtual_batch depends (SHA-256 {before} in the checkpoint, {now} now): "
                     "install the versions of the checkpoint, which hpc-es inspect shows, or choose another --output"
                 )
+            _require_finite_statistics(store, newest[0], snapshot)
             warnings += device_changes(snapshot.provenance, current_decision())
             warnings += changes(snapshot.provenance.get("sources", {}), sources(resolved(config)))
     except BaseException:
         lock.release()
         raise
     return OpenedRun(directory, lock, store, snapshot, identity, tuple(warnings))
+
+
+def _require_finite_statistics(store: Store, path: Path, snapshot: Snapshot) -> None:
+    """Raise CheckpointError if observation statistics are not finite; it names an earlier checkpoint."""
+    state = snapshot.state
+    wrong = not_finite(state.shared, state.master)
+    if not wrong:
+        return
+    earlier = [other.name for other in store.paths() if other != path and _has_finite_statistics(other)]
+    remedy = f"remove the checkpoints after {earlier[-1]} to continue from that one, or " if earlier else ""
+    raise CheckpointError(
+        f"{path}: expected finite observation statistics, found infinity or NaN in {wrong}, from an infinite "
+        f"observation of the environment, with which every further episode would fail: {remedy}choose another "
+        "--output to start again"
+    )
+
+
+def _has_finite_statistics(path: Path) -> bool:
+    with contextlib.suppress(CheckpointError):
+        state = load(path).state
+        return not not_finite(state.shared, state.master)
+    return False
 
 
 def full_identity(config: Config, repetition: int = 0) -> JsonObject:

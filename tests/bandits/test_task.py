@@ -368,3 +368,17 @@ def test_invalid_environment_arguments_are_refused(keywords: dict[str, Any]) -> 
     key = next(iter(keywords))
     with pytest.raises(ConfigError, match=key):
         gymnasium.make("hpc_es/Bandit-v0", **keywords)
+
+
+def test_nan_action_fails_its_job_only() -> None:
+    """Of the second job, in the second of four trials."""
+    task = bandits.build(bandits.Options(num_trials=4))
+    pulls = np.zeros((4, 3))
+    good = task.evaluate(Script(pulls.astype(np.int64)), batch([1, 2, 3], observe=[True] * 3), nothing)
+    pulls[1, 1] = np.nan
+    outcome = task.evaluate(Script(pulls), batch([1, 2, 3], observe=[True] * 3), nothing)
+    assert [failure.position for failure in outcome.failures] == [1]
+    assert "the action of the policy is NaN" in outcome.failures[0].text
+    assert np.isnan(outcome.rows["return_"][1])
+    assert outcome.rows["return_"][[0, 2]].tolist() == good.rows["return_"][[0, 2]].tolist()
+    assert outcome.learned[0][0]["observation_count"] == 8

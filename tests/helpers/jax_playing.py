@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from hpc_es.core.data import Outcome
+from hpc_es.core.data import Box, Outcome
 from hpc_es.core.policy import Batch
 from hpc_es.core.population import Population
 from hpc_es.policies import lstm, mlp
@@ -85,6 +85,7 @@ def plainly(created: tuple[JaxEpisodes, Any], theta: Any, seed: int) -> tuple[fl
         observation = np.asarray(observation, np.float32).ravel()
         observed.append(observation)
         memory, action = pure.apply(parameters, memory, observation)
+        action = action if isinstance(task.spaces.actions, Box) else action.astype(np.int32)
         state, observation, reward, terminated = step(jax.random.fold_in(steps, t), state, action)
         total, t = total + float(reward), t + 1
         if bool(terminated) or t >= task.time_limit:

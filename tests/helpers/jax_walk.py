@@ -25,6 +25,7 @@ class Walk:
     offset: float = 0.0
     reward: float | None = None  # of every step; None: x
     nan_observation_at: int = -1  # step, of walkers to the right
+    infinite_observation_at: int = -1  # the same
     nan_reward_at: int = -1
     nan_at_reset: bool = False  # where n is odd
     endless: bool = False
@@ -49,6 +50,8 @@ class Walk:
         reward = x if self.reward is None else jnp.float32(self.reward)
         reward = jnp.where(over | ((t == self.nan_reward_at) & (x > 0)), jnp.nan, reward)
         observation = jnp.where(over | ((t == self.nan_observation_at) & (x > 0)), jnp.nan, self.observed(after))
+        is_infinite = (t == self.infinite_observation_at) & (x > 0)
+        observation = jnp.where(is_infinite, jnp.array([jnp.inf, 1.0]), observation)
         return after, observation, reward, (after["n"] <= 0) & (not self.endless)
 
 

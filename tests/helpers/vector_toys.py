@@ -70,11 +70,28 @@ class Images(Swarm):
 
     single_observation_space: Any = gymnasium.spaces.Box(0, 255, (4, 84, 84), np.uint8)
 
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed, options=options)
+        return self.observed(), {}
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        _, *rest = super().step(actions)
+        return self.observed(), *rest  # type: ignore[return-value]
+
+    def observed(self) -> Any:
+        return np.zeros((self.num_envs, 4, 84, 84), np.uint8) + (255 * self.x[:, :1, None, None]).astype(np.uint8)
+
 
 class Hasty(Swarm):
     """Swarm whose last observation is the first of the next episode."""
 
     metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
+
+
+class Plain(Swarm):
+    """Swarm that does not say how it resets."""
+
+    metadata = {}  # noqa: RUF012
 
 
 def informative(num_envs: int, autoreset_mode: AutoresetMode) -> SyncVectorEnv:
@@ -90,6 +107,7 @@ gymnasium.register(
 )
 gymnasium.register("Swarm-v0", Chaos, vector_entry_point=Swarm, max_episode_steps=LIMIT, order_enforce=False)
 gymnasium.register("Images-v0", vector_entry_point=Images)
+gymnasium.register("Plain-v0", vector_entry_point=Plain)
 gymnasium.register("Hasty-v0", vector_entry_point=Hasty)
 gymnasium.register(
     "SyncPendulum-v0", "gymnasium.envs.classic_control.pendulum:PendulumEnv", vector_entry_point=sync_pendulum

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from hpc_es.storage.checkpoint import load, save
 from hpc_es.storage.checkpoint_directory import Store
 from tests.helpers import runs
 from tests.helpers.harness import Finished
@@ -265,3 +268,19 @@ def test_evaluations_are_written_between_metrics_of_an_interval(tmp_path: Path) 
     assert [row["generation"] for row in runs.rows(whole)] == [0, 3, 4, 6, 8, 9, 10]
     assert all(row["evaluation_return_mean"] is not None for row in runs.rows(whole) if row["generation"] in {3, 6, 9})
     assert (runs.rows(run), runs.table(run)) == (runs.rows(whole), runs.table(whole))
+
+
+def test_statistics_that_are_not_finite_are_refused_with_the_checkpoint_to_continue_from(stopped: Path) -> None:
+    """Earlier versions added infinite observations to them."""
+    for generation in (7, 8):
+        saved = load(checkpoint(stopped, generation))
+        sums = np.full_like(saved.state.master["observation_sum"], np.inf)
+        state = replace(saved.state, master={**saved.state.master, "observation_sum": sums})
+        save(checkpoint(stopped, generation), replace(saved, state=state))
+    done = again(stopped, *runs.EVERY, "stop.generations=9")
+    assert done.status == 2, str(done)
+    assert "expected finite observation statistics, found infinity or NaN in observation_sum" in done.stderr
+    assert f"remove the checkpoints after {checkpoint(stopped, 6).name} to continue from that one" in done.stderr
+    for generation in (7, 8):
+        checkpoint(stopped, generation).unlink()
+    assert again(stopped, *runs.EVERY, "stop.generations=9").status == 0

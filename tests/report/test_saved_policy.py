@@ -220,3 +220,41 @@ def test_package_has_lazy_attributes() -> None:
     assert {"train", "load_policy", "__version__"} <= set(dir(hpc_es))
     with pytest.raises(AttributeError, match="has no attribute 'trian'"):
         attributes.trian  # noqa: B018
+
+
+# Observations and actions that are not finite.
+
+
+@pytest.mark.parametrize(
+    ("observation", "found"),
+    [
+        ([1.0, np.nan, 0.0], "the observation is NaN in element 0, 1"),
+        ([1.0, 0.0, np.inf], "the observation is infinite in element 0, 2"),
+        ([1.0, 0.0, 1e39], "the observation is infinite in element 0, 2"),
+        (["1", "2", "3"], "expected observations of dtype float32, found a list of 3"),
+        ([1j, 2, 3], r"expected observations of dtype float32, found complex128\[3\]"),
+        ([None, 2.0, 3.0], "expected observations of dtype float32, found a list of 3"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:overflow encountered in cast")
+def test_observation_that_is_no_number_is_refused(observation: list[Any], found: str) -> None:
+    with pytest.raises(ValueError, match=found):
+        load_policy(run(env("Shifted")), "last")(observation)
+
+
+def test_nan_action_is_refused(tmp_path: Path) -> None:
+    policy = load_policy(run(env("Shifted")), "last")
+    theta = np.full_like(policy.source.theta, np.nan)
+    policy.source.shared["theta"][:] = theta
+    with pytest.raises(ValueError, match=r"the action of the policy is NaN .*its parameters are not finite"):
+        policy(OBSERVED[0])
+
+
+def test_policy_with_infinite_statistics_is_refused(tmp_path: Path) -> None:
+    source = run(env("Survival"), *NORMALISED)
+    state = snapshot(source).state
+    shared = {**state.shared, "observation_mean": np.full(3, np.inf, np.float32)}
+    infinite = dataclasses.replace(state, shared=shared)
+    path = rewritten(source, tmp_path / "checkpoint_0000002.h5", state=infinite, best=None)
+    with pytest.raises(CheckpointError, match=r"expected finite observation statistics, found observation_mean"):
+        load_policy(path)

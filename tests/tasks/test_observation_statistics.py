@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +11,8 @@ import pytest
 from hpc_es.core.data import Array, ObservationSpec, flat_observations
 from hpc_es.core.policy import Batch
 from hpc_es.policies.networks.heads import normalise
-from hpc_es.tasks.observation_statistics import ADDED_DEVIATION, Deviations, Moments, ObservationSums
+from hpc_es.tasks.observation_statistics import ADDED_DEVIATION, Deviations, Moments, ObservationSums, not_finite
+from hpc_es.tasks.problems import statistics_state
 from tests.helpers.toys import batch
 
 
@@ -209,3 +211,32 @@ def test_sums_of_a_job_do_not_depend_on_other_jobs() -> None:
             alone.add(observations[job : job + 1], [0], [0])
             ((expected,),) = alone.units(np.zeros(1, bool))
             assert all(units[job][0][name].tobytes() == array.tobytes() for name, array in expected.items())
+
+
+# Statistics that are not finite.
+
+
+@pytest.mark.parametrize("kind", [Moments, Deviations])
+def test_statistics_are_finite_before_and_after_observations(kind: Any) -> None:
+    """The deviation of an input that has never varied is infinite for `Deviations`."""
+    statistics = kind.initial(2).plus(kind.from_sums(np.ones(2), np.ones(2), 1.0, np.zeros(2)))
+    for state in (statistics_state(kind.initial(2)), statistics_state(statistics)):
+        assert not_finite(state.shared, state.master) == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("observation_mean", np.inf),
+        ("observation_std", np.nan),
+        ("observation_sum", np.inf),
+        ("observation_count", np.nan),
+    ],
+)
+@pytest.mark.parametrize("prefix", ["", "delayed/1/"])
+def test_name_of_statistics_that_are_not_finite(name: str, value: float, prefix: str) -> None:
+    state = statistics_state(Moments.initial(2))
+    arrays = {f"{prefix}{key}": np.array(array) for key, array in {**state.shared, **state.master}.items()}
+    assert not_finite(arrays) == ""
+    arrays[prefix + name].flat[-1] = value
+    assert not_finite({"theta": np.array([np.nan])}, arrays) == prefix + name

@@ -17,6 +17,7 @@ from hpc_es.core.data import EPISODE_LENGTH, Array, Discrete, Float32, Float64, 
 from hpc_es.core.errors import RunError
 from hpc_es.core.policy import Actor, Batch, Policy, Segments
 from hpc_es.core.population import unperturbed
+from hpc_es.policies.networks.heads import marked_nan
 
 # memory of a recurrent policy, arrays [rows, ...]: h and c of each layer of an LSTM, float32[rows, 2, units], or the
 # leaves of the memory of a network
@@ -60,13 +61,13 @@ class SamplingActor:
     def actions(self, logits: Float32) -> Array:
         """Sample the action of each row, int64[rows], from logits, float32[rows, actions]; called as the policy's head.
 
-        It is the first action whose cumulative probability exceeds the row's uniform number.
+        It is the first action whose cumulative probability exceeds the row's uniform number. Rows whose logits are NaN,
+        or have no finite maximum, get NaN; actions are then float64.
         """
         weights = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
         cumulative = weights.cumsum(axis=1)
         below: Array = cumulative[:, :-1] <= self._step_uniforms[:, np.newaxis] * cumulative[:, -1:]
-        actions: Array = below.sum(axis=1) + self._space.start
-        return actions
+        return marked_nan(below.sum(axis=1) + self._space.start, cumulative[:, -1:])
 
     def keep(self, rows: npt.NDArray[np.intp]) -> None:
         """Drop all other rows."""

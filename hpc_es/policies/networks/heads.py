@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from types import ModuleType
 from typing import Literal, Protocol
@@ -32,7 +33,8 @@ class ActionHead(Protocol):
     def actions(self, outputs: Float32) -> Array:
         """Return the actions of all rows from float32[rows, outputs].
 
-        They are float32[rows, actions] (Box), int64[rows] (Discrete) or int64[rows, choices] (MultiDiscrete).
+        They are float32[rows, actions] (Box), int64[rows] (Discrete) or int64[rows, choices] (MultiDiscrete); discrete
+        actions are float64 if some outputs are NaN, with NaN in these rows.
         """
         ...
 
@@ -41,7 +43,10 @@ class PureHead(Protocol):
     """Turns the outputs of one row into an action, in compiled code."""
 
     def pure(self, xp: ModuleType, outputs: Tensor) -> Tensor:
-        """Return the action of one row, from [outputs], over an array namespace such as `jax.numpy`."""
+        """Return the action of one row, from [outputs], over an array namespace such as `jax.numpy`.
+
+        It is float32, also if it is discrete, and NaN if an output is NaN.
+        """
         ...
 
 
@@ -50,6 +55,23 @@ class Logits:
 
     def pure(self, xp: ModuleType, outputs: Tensor) -> Tensor:
         return outputs
+
+
+def marked_nan(chosen: Array, outputs: Array) -> Array:
+    """Return choices [rows, ...], as float64 with NaN in rows with a NaN among outputs [rows, outputs].
+
+    `argmax` chooses the first NaN of a row as if it were the largest output.
+    """
+    if not math.isnan((flat := outputs.ravel()).dot(flat)):  # a fast check of all rows
+        return chosen
+    marked = chosen.astype(np.float64)
+    marked[np.isnan(outputs).any(axis=1)] = np.nan
+    return marked
+
+
+def marked(xp: ModuleType, chosen: Tensor, outputs: Tensor) -> Tensor:
+    """Return the choices of one row, as float32, or NaN if one of its outputs is NaN."""
+    return xp.where(xp.isnan(outputs).any(), np.float32(np.nan), chosen.astype(np.float32))
 
 
 @dataclass(frozen=True)
@@ -88,11 +110,10 @@ class Head:
     def actions(self, outputs: Float32) -> Array:
         """Return the actions of all rows from float32[rows, outputs]; see `ActionHead`."""
         if isinstance(self.space, Discrete):
-            chosen: Array = outputs.argmax(axis=1) + self.space.start
-            return chosen
+            return marked_nan(outputs.argmax(axis=1) + self.space.start, outputs)
         if isinstance(self.space, MultiDiscrete):
             choices = np.split(outputs, np.cumsum(self.space.counts)[:-1], axis=1)
-            return np.stack([logits.argmax(axis=1) for logits in choices], axis=1)
+            return marked_nan(np.stack([logits.argmax(axis=1) for logits in choices], axis=1), outputs)
         low, high = self.space.low, self.space.high
         if self.bins is None:
             if self.bounds == "squash":
@@ -100,23 +121,23 @@ class Head:
             return np.minimum(np.maximum(outputs, low), high)  # np.clip costs three times as much
         chosen = outputs.reshape(len(outputs), -1, self.bins).argmax(axis=2)
         binned = low + chosen.astype(np.float32) / np.float32(self.bins - 1) * (high - low)
-        within: Array = np.clip(binned, low, high)  # the sum may round to an ulp outside
-        return within
+        return marked_nan(np.clip(binned, low, high), outputs)  # the sum may round to an ulp outside
 
     def pure(self, xp: ModuleType, outputs: Tensor) -> Tensor:
         """Return the action of one row, from [outputs], over an array namespace such as `jax.numpy`."""
         if isinstance(self.space, Discrete):
-            return xp.argmax(outputs) + self.space.start
+            return marked(xp, xp.argmax(outputs) + self.space.start, outputs)
         if isinstance(self.space, MultiDiscrete):
             choices = xp.split(outputs, np.cumsum(self.space.counts)[:-1].tolist())
-            return xp.stack([xp.argmax(logits) for logits in choices])
+            return marked(xp, xp.stack([xp.argmax(logits) for logits in choices]), outputs)
         low, high = self.space.low, self.space.high
         if self.bins is None:
             if self.bounds == "squash":
                 outputs = low + (xp.tanh(outputs) + 1) / 2 * (high - low)
             return xp.minimum(xp.maximum(outputs, low), high)
         chosen = xp.argmax(xp.reshape(outputs, (-1, self.bins)), axis=1).astype(outputs.dtype)
-        return xp.minimum(xp.maximum(low + chosen / np.float32(self.bins - 1) * (high - low), low), high)
+        binned = xp.minimum(xp.maximum(low + chosen / np.float32(self.bins - 1) * (high - low), low), high)
+        return marked(xp, binned, outputs)
 
 
 @dataclass(frozen=True)

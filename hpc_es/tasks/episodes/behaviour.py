@@ -15,7 +15,7 @@ from hpc_es.config.options import Natural, option, options
 from hpc_es.config.registry import import_function
 from hpc_es.core.closing import closing
 from hpc_es.core.data import Array, Float64, dataclass
-from hpc_es.core.errors import ConfigError, nearest
+from hpc_es.core.errors import ConfigError, error_text, nearest, one_line
 from hpc_es.tasks.episodes.environments import Environment, Info, name_of
 from hpc_es.tasks.episodes.infos import random_episode
 
@@ -130,7 +130,7 @@ def _from_random_episode(
     except ConfigError:
         raise
     except Exception as error:
-        text = f"the environment fails under random actions: {type(error).__name__}: {error}"
+        text = f"the environment fails under random actions: {one_line(error_text(error))}"
         raise ConfigError([(key, text)]) from error
     try:
         size = len(_flat(measure(end)))

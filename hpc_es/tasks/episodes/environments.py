@@ -1,7 +1,4 @@
-"""Gymnasium environments and their spaces, created from options, with errors that name the config key.
-
-Also a check whether an environment keeps hidden state from one episode to the next.
-"""
+"""Gymnasium environments, created from options, with errors that name the config key."""
 
 from __future__ import annotations
 
@@ -9,7 +6,6 @@ import contextlib
 import copy
 import importlib
 import importlib.util
-import random
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -18,23 +14,17 @@ from operator import attrgetter
 from typing import Any, TypeAlias, TypeVar
 
 import gymnasium
-import numpy as np
 
-from hpc_es.core.closing import closing
-from hpc_es.core.data import (
-    Actions,
-    Array,
-    Box,
-    Discrete,
-    Float32,
-    Json,
-    Keywords,
-    MultiDiscrete,
-    ObservationSpec,
-    Spaces,
+from hpc_es.core.data import Json, Keywords
+from hpc_es.core.errors import (
+    ConfigError,
+    Problems,
+    error_text,
+    install_command,
+    missing_package,
+    missing_text,
+    one_line,
 )
-from hpc_es.core.errors import ConfigError, Problems, install_command, missing_package, missing_text
-from hpc_es.core.keys import Keys, Purpose
 from hpc_es.core.quiet import is_first, show_once, take_mujoco_warnings
 
 Environment: TypeAlias = gymnasium.Env
@@ -114,7 +104,8 @@ def _plain_warnings(env_id: str) -> Iterator[None]:
             if any(hidden in text for hidden in HIDDEN_WARNINGS):
                 continue
             if text != str(warning.message):
-                show_once(f"WARNING: {text.removeprefix('WARN: ')}")
+                kind = re.sub(r"num_envs=\d+", "", text)  # vectors of several sizes are created
+                show_once(f"WARNING: {text.removeprefix('WARN: ')}", kind)
             elif is_first(f"{warning.filename}:{warning.lineno}: {text}"):
                 warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
 
@@ -149,7 +140,7 @@ def _as_tuples(value: Json) -> Any:
 def _construction_error(env_id: str, error: Exception) -> ConfigError:
     if isinstance(error, TypeError):
         return ConfigError([("task.env_kwargs", f"{env_id} does not take these keywords: {error}")])
-    return ConfigError([("task.env_id", f"{env_id} cannot be created: {type(error).__name__}: {error}")])
+    return ConfigError([("task.env_id", f"{env_id} cannot be created: {one_line(error_text(error))}")])
 
 
 def _unknown_id_message(env_id: str, error: Exception) -> str:
@@ -159,18 +150,28 @@ def _unknown_id_message(env_id: str, error: Exception) -> str:
         package = missing_package(error)
         remedy = f": {install_command(package)}" if package else ""
         return f"expected an environment, found {env_id!r}, but module {missing!r} cannot be imported{remedy}"
-    near = _closest(name, [key for key in gymnasium.registry if ":" not in key])
-    hint = f"; did you mean {near!r}?" if near and not module else ""
-    return f"expected a registered Gymnasium id, found {env_id!r}{hint} ({str(error).strip()})"
+    known = [key for key, spec in gymnasium.registry.items() if ":" not in key and _is_of(spec, module)]
+    near = [f"{module}:{key}" if module else key for key in _closest(name, known)]
+    hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
+    text = f"expected a registered Gymnasium id, found {env_id!r}{hint} ({str(error).strip()})"
+    if module:
+        return text
+    prefix = f"its name precedes the id, such as 'package_name:{name}'"
+    return f"{text}. If a package or a module of yours registers the environment, {prefix}"
 
 
-def _closest(name: str, known: list[str]) -> str | None:
-    """Return the known name most similar to `name`, if any is similar."""
+def _is_of(spec: gymnasium.envs.registration.EnvSpec, module: str) -> bool:
+    """Return whether an environment is that of a module, or of any module if that is ""."""
+    entry = entry_point(spec.id).partition(":")[0]
+    return not module or f"{entry}.".startswith(f"{module}.")
+
+
+def _closest(name: str, known: list[str]) -> list[str]:
+    """Return the known names most similar to `name`, the most similar first: those of another version or one name."""
     import difflib
 
     lower = {key.lower(): key for key in sorted(known)}
-    matches = difflib.get_close_matches(name.lower(), list(lower), n=1, cutoff=0.6)
-    return lower[matches[0]] if matches else None
+    return [lower[match] for match in difflib.get_close_matches(name.lower(), list(lower), n=1, cutoff=0.6)]
 
 
 def _make_legacy(env_id: str, keywords: Keywords) -> Environment | None:
@@ -200,7 +201,7 @@ def wrap(environment: Environment, wrapper: Wrapper, number: int) -> Environment
     try:
         wrapped: Environment = with_tuples(partial(cls, environment), keywords)
     except Exception as error:
-        text = f"{path} cannot be applied: {type(error).__name__}: {error}"
+        text = f"{path} cannot be applied: {one_line(error_text(error))}"
         raise ConfigError([(f"task.wrappers[{number}]", text)]) from error
     return wrapped
 
@@ -246,7 +247,8 @@ def make_vector(env_id: str, env_kwargs: Keywords, count: int, max_episode_steps
     _import_namespace(env_id)
     make_vector = partial(gymnasium.make_vec, env_id, count, vectorization_mode="vector_entry_point")
     try:
-        return with_tuples(make_vector, keywords)
+        with _plain_warnings(env_id):
+            return with_tuples(make_vector, keywords)
     except (gymnasium.error.Error, ModuleNotFoundError) as error:
         name = env_id.rpartition(":")[2]
         if name in gymnasium.registry and gymnasium.registry[name].vector_entry_point is None:
@@ -257,90 +259,7 @@ def make_vector(env_id: str, env_kwargs: Keywords, count: int, max_episode_steps
         raise _construction_error(env_id, error) from error
 
 
-def spaces(environment: Environment) -> Spaces:
-    """Return the spaces of an environment for a policy; ConfigError if they are not supported."""
-    return spaces_of(environment.observation_space, environment.action_space)
-
-
-def spaces_of(observations: gymnasium.Space, actions: gymnasium.Space) -> Spaces:
-    """Return spaces for a policy from Gymnasium's spaces; ConfigError if they are not supported."""
-    return Spaces(_observation_spec(observations), _action_space(actions))
-
-
-def _observation_spec(space: gymnasium.Space) -> ObservationSpec:
-    if not isinstance(space, gymnasium.spaces.Box) or not space.shape:
-        text = f"expected observations that are one array (a Box), found {space}"
-        if space.is_np_flattenable:
-            width = gymnasium.spaces.flatdim(space)
-            text += ": add 'gymnasium.wrappers:FlattenObservation' to task.wrappers"
-            text += f", which makes {width:,} observations"
-        raise ConfigError([("task.env_id", text)])
-    keeps_dtype = len(space.shape) > 1 and space.dtype.kind in "iu"
-    return ObservationSpec(space.shape, space.dtype if keeps_dtype else np.dtype(np.float32))
-
-
-def _action_space(space: gymnasium.Space) -> Actions:
-    match space:
-        case gymnasium.spaces.Discrete():
-            return Discrete(int(space.n), int(space.start))
-        case gymnasium.spaces.MultiDiscrete() if space.nvec.ndim == 1 and not np.any(space.start):
-            return MultiDiscrete(tuple(space.nvec.tolist()))
-        case gymnasium.spaces.Box() if len(space.shape) == 1 and space.dtype.kind == "f":
-            return Box(_round_inwards(space.low, np.inf), _round_inwards(space.high, -np.inf))
-    text = "expected Discrete or MultiDiscrete actions, or a Box of floats in one dimension"
-    raise ConfigError([("task.env_id", f"{text}, found {space}: use an action wrapper")])
-
-
-def _round_inwards(bounds: Array, direction: float) -> Float32:
-    """Return bounds as float32, rounded towards `direction`: an environment may reject an action an ulp outside."""
-    with np.errstate(over="ignore"):  # float64 bounds beyond float32 become infinite first
-        rounded = bounds.astype(np.float32)
-    is_outside = rounded < bounds if direction > 0 else rounded > bounds
-    return np.where(is_outside, np.nextafter(rounded, np.float32(direction)), rounded)
-
-
 def name_of(environment: object) -> str:
     """Return the id of an environment for messages, or its class if it was made without one."""
     spec = getattr(environment, "spec", None)
     return str(spec.id) if spec is not None else type(getattr(environment, "unwrapped", environment)).__name__
-
-
-# Hidden state
-
-COMPARED_EPISODES = 4
-
-
-def hidden_state_difference(make: Callable[[], Environment], steps: int) -> str | None:
-    """Return the first difference between episodes of a reused and of a new environment, None if there is none.
-
-    Episodes have random actions, fixed seeds and at most `steps` steps.
-    """
-    reused = make()
-    with closing(name_of(reused), reused):
-        for episode in range(COMPARED_EPISODES):
-            recorded = _record_episode(reused, episode, steps)
-            with closing(name_of(reused), make()) as new:
-                expected = _record_episode(new, episode, steps)
-            for step, (a, b) in enumerate(zip(recorded, expected, strict=False)):
-                is_same_reward = a[1] == b[1] or (np.isnan(a[1]) and np.isnan(b[1]))
-                if not (np.array_equal(a[0], b[0], equal_nan=True) and is_same_reward):
-                    return f"from step {step} of episode {episode}"
-            if len(recorded) != len(expected):
-                return f"episode {episode} has {len(recorded)} steps instead of {len(expected)}"
-    return None
-
-
-def _record_episode(environment: Environment, number: int, steps: int) -> list[tuple[Array, float]]:
-    """Return (observation, reward) of the reset, with reward 0, and of each step."""
-    seed = Keys(0).seed31(Purpose.PROBE, index=number)
-    random.seed(seed)
-    np.random.seed(seed)  # as in a rollout
-    environment.action_space.seed(seed)
-    observation, _ = environment.reset(seed=seed)
-    record = [(np.array(observation), 0.0)]
-    for _ in range(steps):
-        observation, reward, terminated, truncated, _ = environment.step(environment.action_space.sample())
-        record.append((np.array(observation), float(reward)))
-        if terminated or truncated:
-            break
-    return record

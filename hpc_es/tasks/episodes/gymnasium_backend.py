@@ -17,31 +17,41 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from hpc_es.core.closing import close, closing
-from hpc_es.core.data import Array, Float64
-from hpc_es.core.errors import ConfigError, require_users
+from hpc_es.core.data import Array, Float64, ObservationSpec
+from hpc_es.core.errors import ConfigError, error_text, one_line, require_users
 from hpc_es.core.quiet import quiet_stderr
 from hpc_es.tasks.episodes import environments
 from hpc_es.tasks.episodes.environment_backend import RunningEpisodes, StepResult
 from hpc_es.tasks.episodes.environments import Action, Environment, Info, Observation, Vector
 from hpc_es.tasks.episodes.infos import as_number, as_numbers
+from hpc_es.tasks.episodes.policy_spaces import vector_spaces
+from hpc_es.tasks.episodes.returned_values import (
+    UsualValues,
+    reset_values,
+    vector_reset_values,
+    vector_step_values,
+    with_expected,
+)
 from hpc_es.tasks.timeouts import Watch
 
 
 class GymnasiumBackend:
     """Steps one environment per job, one job after another.
 
-    `make` returns a new environment; `limit_seconds` is the time limit of an episode, None: no limit; `first` is an
-    environment to begin with; `keys` are those of `report.info`.
+    `make` returns a new environment, whose observations are those of `spec`; `limit_seconds` is the time limit of an
+    episode, None: no limit; `first` is an environment to begin with; `keys` are those of `report.info`.
     """
 
     def __init__(
         self,
         make: Callable[[], Environment],
+        spec: ObservationSpec,
         limit_seconds: float | None,
         first: Environment | None = None,
         keys: Sequence[str] = (),
     ) -> None:
-        self._make, self._limit, self._keys = make, limit_seconds, keys
+        self._make, self._spec, self._limit, self._keys = make, spec, limit_seconds, keys
+        self._usual = UsualValues(spec)
         # By job; an exception in place of an environment that could not be created.
         self._pool: list[Environment | BaseException] = [] if first is None else [first]
         self._steps: dict[int, Callable[[Action], tuple[Observation, float, bool, bool, Info]]] = {}  # by job
@@ -71,9 +81,12 @@ class GymnasiumBackend:
         if self._watch is not None:
             self._watch.restart(job)
             reset = self._watch.timed(job, reset)
-        observation: Array = reset(seed=seed)[0]
+        try:
+            returned = reset(seed=seed)
+        except ValueError as error:
+            raise with_expected(error) from error
         self._set_step(job)
-        return observation
+        return self._usual.observation(reset_values(returned)[0])
 
     def resume(self, job: int, seconds: float) -> None:
         if self._watch is not None:
@@ -85,25 +98,44 @@ class GymnasiumBackend:
         self._steps[job] = step if self._watch is None else self._watch.timed(job, step)
 
     def advance(self, running: RunningEpisodes, actions: Array, observations: Array, rewards: Float64) -> StepResult:
-        steps, result, keys = self._steps, StepResult(), self._keys
-        if keys:
-            result.numbers = np.full((len(running.rows), len(keys)), np.nan)
+        steps, result, keys, usual = self._steps, StepResult(), self._keys, self._usual
+        numbers: dict[int, list[float]] = {}  # by row
         # Discrete: ints. Others: rows, which an environment may change, of a copy, since they may be the policy's own.
         listed = actions.tolist() if actions.ndim == 1 else list(actions.copy())
-        for position, (row, job) in enumerate(zip(running.rows, running.jobs, strict=True)):
+        array, measure, size = np.ndarray, usual.measure, usual.size
+        dtype, number, going_on, not_cut = usual.types()
+        observation: Any = None
+        for row, job in zip(running.rows, running.jobs, strict=True):
             try:
-                observations[row], rewards[row], terminated, truncated, info = steps[job](listed[row])
+                observation, reward, terminated, truncated, info = steps[job](listed[row])
+                # What looks as in earlier steps is right: calling `checked` would take a tenth of a step of CartPole.
+                if (
+                    terminated is not going_on
+                    or truncated is not not_cut
+                    or type(reward) is not number
+                    or type(observation) is not array
+                    or observation.dtype is not dtype
+                    or measure(observation) != size
+                ):
+                    returned = (observation, reward, terminated, truncated)
+                    observation, reward, terminated, truncated = usual.checked(*returned)
+                    dtype, number, going_on, not_cut = usual.types()
+                observations[row] = observation
+                rewards[row] = reward
+                if keys:
+                    numbers[row] = as_numbers(info, keys)
             except BaseException as error:
                 require_users(error)
-                result.failed.append((row, error))
+                result.failed.append((row, usual.explained(error, observation)))
                 continue
-            if result.numbers is not None:
-                result.numbers[position] = as_numbers(info, keys)
             if terminated or truncated:
                 result.ended.append(row)
                 result.infos[row] = info
                 if not terminated:
                     result.cut.append(row)
+        if keys:
+            missing = [np.nan] * len(keys)
+            result.numbers = np.array([numbers.get(row, missing) for row in running.rows])
         return result
 
     def seconds(self, job: int) -> float:
@@ -143,14 +175,20 @@ class GymnasiumBackend:
 class VectorBackend:
     """Steps a vector environment with one environment per job; there is one for each number of jobs.
 
-    `make` returns one with this many environments; `limit` is a time limit in steps, None: no limit; `keys` are those
-    of `report.info`; `needs_infos` says whether the infos of ended episodes are needed.
+    `make` returns one with this many environments, whose observations are those of `spec`; `limit` is a time limit in
+    steps, None: no limit; `keys` are those of `report.info`; `needs_infos` says whether the infos of ended episodes are
+    needed.
     """
 
     def __init__(
-        self, make: Callable[[int], Vector], limit: int | None, keys: Sequence[str] = (), needs_infos: bool = False
+        self,
+        make: Callable[[int], Vector],
+        spec: ObservationSpec,
+        limit: int | None,
+        keys: Sequence[str] = (),
+        needs_infos: bool = False,
     ) -> None:
-        self._make, self._limit, self._keys, self._needs_infos = make, limit, keys, needs_infos
+        self._make, self._spec, self._limit, self._keys, self._needs_infos = make, spec, limit, keys, needs_infos
         self._pool: dict[int, Vector] = {}  # by the number of jobs
         self._jobs, self._steps = 0, 0
         self._first: Array | BaseException = np.zeros(0)  # first observations, [jobs, *shape], or the error of reset
@@ -164,8 +202,9 @@ class VectorBackend:
             self.close()
         try:
             if self._jobs not in self._pool:
-                self._pool[self._jobs] = self._make(self._jobs)
-            self._first = reset(self._pool[self._jobs], seeds)
+                with quiet_stderr():  # the vectors of the first check have printed their warnings
+                    self._pool[self._jobs] = self._make(self._jobs)
+            self._first = reset(self._pool[self._jobs], seeds, self._spec)
         except BaseException as error:  # all jobs of the chunk fail with this error
             require_users(error)
             self._first = error
@@ -187,10 +226,12 @@ class VectorBackend:
         rows, jobs = running.rows, running.jobs
         self._actions[jobs] = actions[rows]
         try:
-            all_observations, all_rewards, terminated, truncated, infos = self._pool[self._jobs].step(self._actions)
+            returned = self._pool[self._jobs].step(self._actions)
+            values = vector_step_values(returned, self._spec, self._jobs)
         except BaseException as error:  # it may belong to any of the jobs
             require_users(error)
-            return StepResult(failed=[(row, error) for row in rows])
+            return StepResult(failed=[(row, with_expected(error)) for row in rows])
+        all_observations, all_rewards, terminated, truncated, infos = values
         self._steps += 1
         observations[rows], rewards[rows] = all_observations[jobs], all_rewards[jobs]
         ended = terminated[jobs]
@@ -220,13 +261,13 @@ class VectorBackend:
         self._must_renew = False
 
 
-def reset(environment: Vector, seeds: Sequence[int]) -> Array:
+def reset(environment: Vector, seeds: Sequence[int], spec: ObservationSpec) -> Array:
     """Return the first observations of episodes with these seeds, [environments, *shape]."""
     try:
-        observations = environment.reset(seed=list(seeds))[0]
+        returned = environment.reset(seed=list(seeds))
     except TypeError:  # some vector environments accept arrays only
-        observations = environment.reset(seed=np.array(list(seeds)))[0]
-    return np.asarray(observations)
+        returned = environment.reset(seed=np.array(list(seeds)))
+    return vector_reset_values(returned, spec, len(seeds))
 
 
 def idle_actions(environment: Vector) -> Array:
@@ -287,20 +328,21 @@ def _has_key(infos: Mapping[str, Any], key: str, job: int) -> bool:
 class SingleEnvironment:
     """A vector of one environment with the interface of a single environment that `infos.random_episode` needs."""
 
-    def __init__(self, vector: Vector, limit: int | None) -> None:
-        self._vector, self._limit, self._steps = vector, limit, 0
+    def __init__(self, vector: Vector, spec: ObservationSpec, limit: int | None) -> None:
+        self._vector, self._spec, self._limit, self._steps = vector, spec, limit, 0
         self.action_space, self.close = vector.single_action_space, vector.close
 
     def reset(self, *, seed: int) -> tuple[Array, dict[str, Any]]:
         """Start an episode and return its first observation, [*shape], and an empty info."""
         self._steps = 0
-        return reset(self._vector, [seed])[0], {}
+        return reset(self._vector, [seed], self._spec)[0], {}
 
     def step(self, action: Any) -> tuple[Array, float, bool, bool, dict[str, Any]]:
         """Take a step; `action` is one of `action_space`, the observation is [*shape]."""
         actions = idle_actions(self._vector)
         actions[0] = action
-        observations, rewards, terminated, truncated, infos = self._vector.step(actions)
+        returned = self._vector.step(actions)
+        observations, rewards, terminated, truncated, infos = vector_step_values(returned, self._spec, 1)
         self._steps += 1
         is_over, is_cut = bool(terminated[0]), bool(truncated[0])
         info = info_of_job(infos, 0, is_over or is_cut)
@@ -321,7 +363,7 @@ class VectorEnvironments:
         check_options(options)
         self._options = options
         with closing(options.env_id, self.make(1)) as first:
-            self.spaces = environments.spaces_of(first.single_observation_space, first.single_action_space)
+            self.spaces = vector_spaces(first)
             spec = getattr(first.unwrapped, "spec", None)
             if options.behaviour and first.metadata.get("autoreset_mode") == AutoresetMode.SAME_STEP:
                 text = f"needs the last observation, which {options.env_id} replaces by the first of the next episode"
@@ -337,7 +379,7 @@ class VectorEnvironments:
 
     def single(self) -> Any:
         """Return a `SingleEnvironment`, for episodes with random actions."""
-        return SingleEnvironment(self.make(1), self.time_limit)
+        return SingleEnvironment(self.make(1), self.spaces.observations, self.time_limit)
 
     def _check_seeds(self) -> None:
         """Play the same seeds at several positions; ConfigError if the episodes of a seed differ."""
@@ -349,10 +391,12 @@ class VectorEnvironments:
             }
             for seeds in CHECK_SEEDS:
                 try:
-                    episodes = _record_episodes(vectors[len(seeds)], seeds)
+                    episodes = _record_episodes(vectors[len(seeds)], seeds, self.spaces.observations)
                 except Exception as error:
                     text = f"is vector, but reset(seed={list(seeds)}) and steps of {env_id} fail: "
-                    text += f"{type(error).__name__}: {error}; expected one that takes a seed for each environment"
+                    text += one_line(error_text(with_expected(error)))
+                    if not isinstance(error, ValueError):
+                        text += "; expected one that takes a seed for each environment"
                     raise ConfigError([(KEY, text + OTHERS)]) from error
                 for seed, episode in episodes.items():
                     if played.setdefault(seed, episode) != episode:
@@ -374,19 +418,20 @@ def check_options(options: Any) -> None:
         raise ConfigError(errors)
 
 
-def _record_episodes(environment: Vector, seeds: Sequence[int]) -> dict[int, list[bytes]]:
+def _record_episodes(environment: Vector, seeds: Sequence[int], spec: ObservationSpec) -> dict[int, list[bytes]]:
     """Return the bytes of each step of each seed's episode, with random actions that depend on the seed."""
     rngs = [np.random.default_rng(seed) for seed in seeds]
-    observations = reset(environment, seeds)
+    observations = reset(environment, seeds, spec)
     episodes = {seed: [observations[position].tobytes()] for position, seed in enumerate(seeds)}
     live = np.ones(len(seeds), bool)
     for _ in range(CHECK_STEPS):
-        observations, rewards, terminated, truncated, _ = environment.step(_actions(environment, rngs))
+        returned = environment.step(_actions(environment, rngs))
+        observations, rewards, terminated, truncated, _ = vector_step_values(returned, spec, len(seeds))
         for position, seed in enumerate(seeds):
             if live[position]:
                 numbers = (observations, rewards, terminated, truncated)
                 episodes[seed].append(b" ".join(np.asarray(values[position]).tobytes() for values in numbers))
-        live &= ~(np.asarray(terminated) | np.asarray(truncated))
+        live &= ~(terminated | truncated)
         if not live.any():
             break
     return episodes

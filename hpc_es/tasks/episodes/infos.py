@@ -15,9 +15,10 @@ import numpy as np
 
 from hpc_es.config.schema import Reduction
 from hpc_es.core.data import Array, Float64
-from hpc_es.core.errors import ConfigError, nearest
+from hpc_es.core.errors import ConfigError, error_text, nearest, one_line
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.tasks.episodes.environments import Environment, Info, Observation
+from hpc_es.tasks.episodes.returned_values import reset_values, step_values
 
 KEY = "report.info"
 LONGEST = 1000  # steps of an episode with random actions
@@ -90,11 +91,12 @@ def random_episode(environment: Environment) -> Iterator[RandomStep]:
     random.seed(seed)
     np.random.seed(seed)  # as in a rollout
     environment.action_space.seed(seed)
-    observation, info = environment.reset(seed=seed)
+    observation, info = reset_values(environment.reset(seed=seed))
     yield observation, 0.0, info
     for _ in range(LONGEST):
-        observation, reward, terminated, truncated, info = environment.step(environment.action_space.sample())
-        yield observation, float(reward), info
+        returned = environment.step(environment.action_space.sample())
+        observation, reward, terminated, truncated, info = step_values(returned)
+        yield observation, reward, info
         if terminated or truncated:
             return
 
@@ -120,7 +122,7 @@ def check_info_keys(
     except ConfigError:
         raise
     except Exception as error:
-        text = f"{name} fails under random actions: {type(error).__name__}: {error}"
+        text = f"{name} fails under random actions: {one_line(error_text(error))}"
         raise ConfigError([(KEY, text)]) from error
     message = _missing_key_message(missing[0], merged_infos, name)
     if steps < LONGEST:

@@ -21,17 +21,19 @@ from hpc_es.core.data import (
     INFO,
     SIGN_RETURN,
     Array,
+    Box,
     Column,
     Float64,
     Outcome,
     Poll,
     Spaces,
     dataclass,
+    not_finite_text,
     row_dtype,
     with_columns,
 )
-from hpc_es.core.errors import Failure, RunError, failure_from_error, require_users
-from hpc_es.core.policy import Actor, Batch
+from hpc_es.core.errors import Failure, ReturnedValueError, RunError, failure_from_error, require_users
+from hpc_es.core.policy import DIVERGED, Actor, Batch
 from hpc_es.tasks.episodes.behaviour import Behaviour, EpisodeEnd
 from hpc_es.tasks.episodes.environment_backend import EnvironmentBackend, RunningEpisodes, StepResult
 from hpc_es.tasks.episodes.infos import InfoAccumulator
@@ -97,7 +99,7 @@ class Rollout:
         self._running = RunningEpisodes(self._live, self._jobs)
         self._episode = [0] * jobs  # number of ended episodes of each job
         self._observations = np.zeros((jobs, *spec.shape), spec.dtype)
-        self._may_be_nan = spec.dtype.kind == "f"
+        self._may_be_infinite = spec.dtype.kind == "f"
         self._rewards = np.zeros(jobs)
         self._episode_return, self._episode_signs = np.zeros(jobs), np.zeros(jobs)  # of each row
         self._first_step = [0] * jobs  # value of `_steps` at which the episode of each row began
@@ -135,7 +137,9 @@ class Rollout:
         actions = self._noise.added(actions, self._jobs, self._live, self._steps)
         t1 = time.perf_counter()
         failures = len(self._failures)
-        result = self._advance(actions)
+        if actions.dtype.kind == "f" and not math.isfinite((flat := actions.ravel()).dot(flat)):
+            actions = self._fail_without_action(actions)
+        result = self._advance(actions) if self._live else StepResult()
         self._cut, self._infos = result.cut, result.infos
         if self._numbers is not None and result.numbers is not None:
             self._numbers.add(self._running.jobs, result.numbers)
@@ -155,18 +159,33 @@ class Rollout:
         return self._backend.advance(self._running, actions, self._observations, self._rewards)
 
     def _add_rewards(self) -> None:
-        """Add the step's rewards, fail episodes with NaN observations, and call `batch.on_step`."""
+        """Add the step's rewards, fail episodes with observations that are not finite, and call `batch.on_step`."""
         self._steps += 1
         rewards = self._rewards
         if self._offset:
             rewards = rewards + self._offset
         self._episode_return += rewards
         self._episode_signs += np.sign(rewards)
-        if self._may_be_nan and math.isnan((flat := self._observations.ravel()).dot(flat)):  # a fast check of all rows
-            for row in [row for row in self._live if np.isnan(self._observations[row]).any()]:
-                self._fail(row, ValueError(f"the observation is NaN at step {self._steps - self._first_step[row]}"))
+        # A fast check of all rows: the sum of squares is finite, unless a number is not or is above 1e19.
+        if self._may_be_infinite and not math.isfinite((flat := self._observations.ravel()).dot(flat)):
+            for row in _rows_not_finite(self._observations, self._live):
+                at = f"at step {self._steps - self._first_step[row]}"
+                self._fail(row, ValueError(not_finite_text("the observation", self._observations[row], at)))
         if self._batch.on_step is not None:
             self._batch.on_step(self._jobs, self._live, self._observations, rewards, self._cut)
+
+    def _fail_without_action(self, actions: Array) -> Array:
+        """Fail the episodes whose actions [rows, ...] are not finite; return the actions, of which others are used."""
+        failed = _rows_not_finite(actions, self._live)
+        for row in failed:
+            at = f"at step {self._steps - self._first_step[row] + 1}; {DIVERGED}"
+            self._fail(row, ValueError(not_finite_text("the action of the policy", actions[row], at)))
+        if failed:
+            self._live = [row for row in self._live if row not in failed]
+            self._running = RunningEpisodes(self._live, [self._jobs[row] for row in self._live])
+        if isinstance(self._task.spaces.actions, Box):
+            return actions
+        return np.where(np.isfinite(actions), actions, 0).astype(np.int64)  # those of idle rows may be NaN too
 
     def _begin(self, row: int) -> None:
         """Reset the environment of a row for its job's next episode."""
@@ -183,12 +202,9 @@ class Rollout:
         try:
             if self._task.options.fresh_environment and self._episode[job] == 0:
                 self._backend.renew(job)
-            observation = self._backend.reset(job, seed)
-            if not self._spec.is_flat:
-                self._spec.require(observation)
-            self._observations[row] = observation
-            if self._may_be_nan and np.isnan(self._observations[row]).any():
-                raise ValueError("the observation is NaN after reset")
+            self._observations[row] = self._backend.reset(job, seed)
+            if self._may_be_infinite and not np.isfinite(self._observations[row]).all():
+                raise ReturnedValueError(not_finite_text("the observation", self._observations[row], "after reset"))
         except BaseException as error:
             require_users(error)
             self._fail(row, error)
@@ -273,6 +289,12 @@ class Rollout:
             rows[INFO] = np.where(failed[:, np.newaxis], np.nan, self._numbers.job_means())
         seconds = {**self._seconds, "policy_calls": float(self._steps)}
         return Outcome(rows, {}, seconds, self._failures, self._sums.units(failed), self._is_mixed)
+
+
+def _rows_not_finite(values: Array, live: list[int]) -> list[int]:
+    """Return the live rows of values [rows, ...] that are not finite."""
+    wrong = set(np.argwhere(~np.isfinite(values))[:, 0].tolist())
+    return [row for row in live if row in wrong]
 
 
 def _global_generators() -> tuple[Any, ...]:

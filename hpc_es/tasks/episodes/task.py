@@ -19,10 +19,11 @@ from hpc_es.core.errors import ConfigError
 from hpc_es.core.interfaces import Cutting, Offers, Searched
 from hpc_es.core.keys import Keys
 from hpc_es.core.policy import Actor, Batch, Policy
-from hpc_es.tasks.episodes import environments, native_backend
+from hpc_es.tasks.episodes import environments, native_backend, policy_spaces
 from hpc_es.tasks.episodes.behaviour import BehaviourOptions, behaviour_from_options
 from hpc_es.tasks.episodes.environment_backend import EnvironmentBackend, NotNativeError
 from hpc_es.tasks.episodes.gymnasium_backend import GymnasiumBackend, VectorBackend, VectorEnvironments
+from hpc_es.tasks.episodes.hidden_state import hidden_state_warning
 from hpc_es.tasks.episodes.infos import check_info_keys, random_episode
 from hpc_es.tasks.episodes.rollout import EpisodeSegments, Rollout
 from hpc_es.tasks.problems import (
@@ -87,7 +88,7 @@ class Episodes:
             self.spaces, self.time_limit = self._vectors.spaces, self._vectors.time_limit
         else:
             assert self._first is not None
-            self.spaces = environments.spaces(self._first)
+            self.spaces = policy_spaces.spaces(self._first)
             spec = self._first.spec
             self.time_limit = None if spec is None else spec.max_episode_steps  # in steps
             self._native = self._native_factory(self._first)
@@ -130,12 +131,13 @@ class Episodes:
 
     def new_backend(self, first: environments.Environment | None = None) -> EnvironmentBackend:
         """Return a new environment backend; one for Gymnasium begins with the environment `first`."""
+        spec, keys = self.spaces.observations, tuple(self.info)
         if self._vectors is not None:
             vectors = self._vectors
-            return VectorBackend(vectors.make, vectors.time_limit, tuple(self.info), self._behaviour_needs_infos)
+            return VectorBackend(vectors.make, spec, vectors.time_limit, keys, self._behaviour_needs_infos)
         if self._native is not None:
             return self._native()
-        return GymnasiumBackend(self.environment, self.options.episode_timeout_seconds, first, tuple(self.info))
+        return GymnasiumBackend(self.environment, spec, self.options.episode_timeout_seconds, first, keys)
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -171,6 +173,15 @@ class Episodes:
         options = self.options
         wrappers = options.wrappers if wrapped else ()
         return environments.make(options.env_id, options.env_kwargs, options.max_episode_steps, wrappers, render_mode)
+
+    def hidden_state_warning(self, seconds: float) -> str | None:
+        """Return a warning if an episode depends on those before it in the same environment, None if not.
+
+        Vector environments have been compared at the start, and native stepping keeps no state.
+        """
+        if self._vectors is not None or self._native is not None or self.options.fresh_environment:
+            return None
+        return hidden_state_warning(self.options, seconds)
 
     def evaluate(self, actor: Actor, batch: Batch, poll: Poll) -> Outcome:
         """Play the episodes of all jobs."""

@@ -17,9 +17,10 @@ import numpy as np
 from gymnasium.utils.env_checker import data_equivalence
 
 from hpc_es.core.data import Keywords
-from hpc_es.core.errors import ConfigError
+from hpc_es.core.errors import ConfigError, error_text, one_line
 from hpc_es.tasks.episodes import environments
 from hpc_es.tasks.episodes.environments import Action, Environment, Info, Observation
+from hpc_es.tasks.episodes.returned_values import reset_values, step_values
 
 Effect = Literal["observations", "actions", "none"]
 
@@ -152,13 +153,13 @@ class _Recorder(gymnasium.Wrapper):  # type: ignore[misc]
         self.actions: list[Action] = []
 
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Observation, Info]:
-        observation, info = self.env.reset(seed=seed, options=options)
+        observation, info = reset_values(self.env.reset(seed=seed, options=options))
         self.observations.append(copy.deepcopy(observation))
         return observation, info
 
     def step(self, action: Action) -> tuple[Observation, float, bool, bool, Info]:
         self.actions.append(copy.deepcopy(action))
-        observation, *rest = self.env.step(action)
+        observation, *rest = step_values(self.env.step(action))
         self.observations.append(copy.deepcopy(observation))
         return observation, *rest
 
@@ -173,7 +174,7 @@ def _compare(layers: Sequence[WrapperLayer], options: WrappedEnvironment) -> Non
         _play(recorders[-1])
     except Exception as error:
         text = f"{options.env_id} fails under random actions, with which wrappers are compared with their methods"
-        raise ConfigError([("task.wrappers", f"{text}: {type(error).__name__}: {error}")]) from error
+        raise ConfigError([("task.wrappers", f"{text}: {one_line(error_text(error))}")]) from error
     finally:
         recorders[-1].close()
     for layer, below, above in zip(layers, recorders, recorders[1:], strict=False):

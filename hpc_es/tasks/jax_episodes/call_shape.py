@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-NAN_OBSERVATION, NOT_FINITE = 1, 2  # why a play failed
+NAN_OBSERVATION, NOT_FINITE, INFINITE_OBSERVATION, NAN_ACTION = 1, 2, 3, 4  # why a play failed
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ import numpy as np
 
 from hpc_es.config.registry import import_function
 from hpc_es.core.data import Actions, Box, Discrete, Keywords, MultiDiscrete, ObservationSpec, Spaces, flat_observations
-from hpc_es.core.errors import EXTRAS, ConfigError, install_command, nearest
+from hpc_es.core.errors import EXTRAS, ConfigError, error_text, install_command, nearest, one_line
 from hpc_es.core.quiet import take_mujoco_warnings
 
 MEMBERS = ("reset", "step", "observations", "actions", "limit")
@@ -382,5 +382,5 @@ def make(env_id: str, keywords: Keywords, flatten: bool = True) -> Environment:
     except TypeError as error:
         raise ConfigError([("task.env_kwargs", f"{env_id} does not take these keywords: {error}")]) from error
     except Exception as error:
-        text = f"{env_id} cannot be created: {type(error).__name__}: {error}"
+        text = f"{env_id} cannot be created: {one_line(error_text(error))}"
         raise ConfigError([("task.env_id", text)]) from error

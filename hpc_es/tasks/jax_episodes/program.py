@@ -27,13 +27,13 @@ from hpc_es.core.data import (
     row_dtype,
 )
 from hpc_es.core.errors import ConfigError, Failure, failure_from_text
-from hpc_es.core.policy import Batch, Pure, PurePolicy
+from hpc_es.core.policy import DIVERGED, Batch, Pure, PurePolicy
 from hpc_es.core.population import Factorisation, Population, candidate_parts
 from hpc_es.devices.jax_setup import compiling, in_thread
 from hpc_es.noise.portable_jax import candidates
 from hpc_es.policies.networks.heads import Logits
 from hpc_es.policies.networks.jax_low_rank import FactoredPolicy
-from hpc_es.tasks.jax_episodes.call_shape import NAN_OBSERVATION, CallShape
+from hpc_es.tasks.jax_episodes.call_shape import INFINITE_OBSERVATION, NAN_ACTION, NAN_OBSERVATION, CallShape
 from hpc_es.tasks.jax_episodes.environments import Traced
 from hpc_es.tasks.jax_episodes.rollout import CallInputs, Carry, ObservationTotals, PlayResults, initial_carry, segment
 from hpc_es.tasks.observation_statistics import ObservationSums
@@ -241,9 +241,18 @@ class ChunkResults:
                 shift, count = first[play] - origin, lengths.flat[play]
                 sums += total[play] + count * shift
                 squared += squares[play] + 2 * shift * total[play] + count * np.square(shift)
+            if not np.isfinite(squared).all() and not np.isnan(self.rows["return_"][jobs[row]]):
+                self.rows["return_"][jobs[row]] = np.nan
+                text = "the sum of the squares of its observations exceeds the numbers of float32"
+                self.failures.append(failure_from_text(f"{text}, for observation_normalization", position=jobs[row]))
             self.sums.set_job(jobs[row], sums, squared, float(lengths[row].sum()), origin)
 
 
 def reason(code: int, return_: float) -> str:
     """Return the reason of a failed play as text."""
-    return "the observation is NaN" if code == NAN_OBSERVATION else f"the return is {return_}"
+    texts = {
+        NAN_OBSERVATION: "the observation is NaN",
+        INFINITE_OBSERVATION: "the observation is infinite",
+        NAN_ACTION: f"the action of the policy is not finite ({DIVERGED})",
+    }
+    return texts.get(code, f"the return is {return_}")

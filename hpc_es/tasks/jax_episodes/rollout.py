@@ -22,7 +22,13 @@ from hpc_es.core.data import Actions, Box, Float64, ObservationSpec
 from hpc_es.core.policy import Pure, Tree
 from hpc_es.policies.networks.heads import normalised
 from hpc_es.policies.networks.jax_low_rank import FactoredPolicy
-from hpc_es.tasks.jax_episodes.call_shape import NAN_OBSERVATION, NOT_FINITE, CallShape
+from hpc_es.tasks.jax_episodes.call_shape import (
+    INFINITE_OBSERVATION,
+    NAN_ACTION,
+    NAN_OBSERVATION,
+    NOT_FINITE,
+    CallShape,
+)
 from hpc_es.tasks.jax_episodes.environments import KEY, EnvState, JaxArray, Traced, zeros
 
 T = TypeVar("T")  # a tree of arrays
@@ -88,7 +94,7 @@ class PlayResults(NamedTuple):
     return_: Total
     signs: JaxArray  # int32: the sum of the rewards' signs
     length: JaxArray  # int32, in steps
-    failed: JaxArray  # int8: 0, NAN_OBSERVATION or NOT_FINITE
+    failed: JaxArray  # int8: 0 or a code of `call_shape`
     totals: ObservationTotals | tuple[()]
     observation: JaxArray  # [*shape], the last
 
@@ -172,6 +178,7 @@ def step_lane(env: Traced, pure: Pure, form: CallShape, lane: Lane, inputs: Call
     observation = before.observation
     x = normalised(jnp, observation, inputs.normaliser) if form.normalised else observation
     memory, action = pure.apply(lane.parameters, lane.memory, x)  # `action` are logits if actions are sampled
+    has_no_action = jnp.isnan(action).any() if form.sampled else ~jnp.isfinite(action).all()
     if form.sampled:
         action = sampled(action, step_key(lane.noise_key, t)) + env.spaces.actions.start  # type: ignore[union-attr]
     elif form.noisy:
@@ -181,8 +188,9 @@ def step_lane(env: Traced, pure: Pure, form: CallShape, lane: Lane, inputs: Call
     state, observation, reward, terminated = env.step(step_key(lane.key, t), lane.state, action)
     reward = reward + inputs.reward_offset
     return_, length = before.return_.plus(reward), t + 1
-    is_nan = jnp.isnan(observation).any()
-    failed = jnp.where(is_nan, NAN_OBSERVATION, jnp.where(jnp.isfinite(return_.value), 0, NOT_FINITE))
+    seen = observation_failure(observation)
+    failed = jnp.where(seen > 0, seen, jnp.where(jnp.isfinite(return_.value), 0, NOT_FINITE))
+    failed = jnp.where(has_no_action, NAN_ACTION, failed)  # the environment has got an arbitrary one
     totals = before.totals
     if isinstance(totals, ObservationTotals):
         totals = totals.plus(before.observation, t, live)
@@ -192,6 +200,12 @@ def step_lane(env: Traced, pure: Pure, form: CallShape, lane: Lane, inputs: Call
     kept = select(live, after, before._replace(totals=()))._replace(totals=totals)
     done = lane.done | terminated | (length >= form.limit) | (failed > 0)
     return lane._replace(done=done, state=state, memory=memory, results=kept)
+
+
+def observation_failure(observation: JaxArray) -> JaxArray:
+    """Return the code of a failure, int32[], if an observation [*shape] is not finite, else 0."""
+    infinite = jnp.where(jnp.isfinite(observation).all(), 0, INFINITE_OBSERVATION)
+    return jnp.where(jnp.isnan(observation).any(), NAN_OBSERVATION, infinite)
 
 
 def step_key(key: JaxArray, step: JaxArray) -> JaxArray:
@@ -240,12 +254,11 @@ def start_play(env: Traced, pure: Pure, form: CallShape, play: JaxArray, inputs:
     """Return a lane at the start of a play."""
     first, steps = jax.random.split(jax.random.wrap_key_data(inputs.keys[play], impl=KEY))
     state, observation = env.reset(first)
-    is_nan = jnp.isnan(observation).any()
     none = jax.tree.map(lambda array: jnp.asarray(array[0]), no_results(form, 1, env.spaces.observations))
-    failed = jnp.where(is_nan, NAN_OBSERVATION, 0).astype(jnp.int8)
+    failed = observation_failure(observation).astype(jnp.int8)
     return Lane(
         play=play.astype(jnp.int32),
-        done=is_nan,
+        done=failed > 0,
         key=jax.random.key_data(steps),
         noise_key=inputs.noise_keys[play],
         parameters=pure.parameters(inputs.theta[play // form.episodes]),

@@ -19,9 +19,9 @@ import numpy as np
 
 from hpc_es.core.data import Array, Discrete
 from hpc_es.core.policy import Tree
-from hpc_es.tasks.jax_episodes.call_shape import NAN_OBSERVATION, NOT_FINITE
+from hpc_es.tasks.jax_episodes.call_shape import NAN_ACTION, NOT_FINITE
 from hpc_es.tasks.jax_episodes.environments import KEY, EnvState, JaxArray, Traced, zeros
-from hpc_es.tasks.jax_episodes.rollout import Total, sampled, select, step_key
+from hpc_es.tasks.jax_episodes.rollout import Total, observation_failure, sampled, select, step_key
 
 Step = Callable[[Tree, JaxArray], tuple[JaxArray, Tree]]  # (memory, observation) -> (logits, memory) of one lane
 
@@ -56,7 +56,7 @@ class SegmentRows(NamedTuple):
     signs: JaxArray  # int32, of the episode so far
     length: JaxArray  # int32, steps of this segment
     episode_length: JaxArray  # int32, of the episode that ended; 0 if it continues
-    failed: JaxArray  # int8: 0, NAN_OBSERVATION or NOT_FINITE
+    failed: JaxArray  # int8: 0 or a code of `call_shape`
 
 
 @dataclass(frozen=True)
@@ -103,10 +103,10 @@ class CompiledSegments:
             after, taken = jax.vmap(partial(self._step, step))(lanes, action_keys)
             return after, (lanes.observation, *taken)
 
-        lanes, (inputs, actions, rewards, lives, limits) = jax.lax.scan(advance, lanes, None, steps)
-        is_nan = jnp.isnan(lanes.observation).reshape(len(first), -1).any(axis=1)
-        is_finite = jnp.isfinite(lanes.return_.value)
-        failed = jnp.where(is_nan, NAN_OBSERVATION, jnp.where(is_finite, 0, NOT_FINITE)).astype(jnp.int8)
+        lanes, (inputs, actions, rewards, lives, limits, without_action) = jax.lax.scan(advance, lanes, None, steps)
+        seen = jax.vmap(observation_failure)(lanes.observation)
+        failed = jnp.where(seen > 0, seen, jnp.where(jnp.isfinite(lanes.return_.value), 0, NOT_FINITE))
+        failed = jnp.where(without_action.any(axis=0), NAN_ACTION, failed).astype(jnp.int8)
         live = lanes.live & (failed == 0)
         zeros = jnp.zeros_like(rewards[:1])
         cuts = jnp.concatenate([zeros, limits]).at[-1].add(live)  # an episode that continues is cut here
@@ -118,8 +118,9 @@ class CompiledSegments:
         return lanes._replace(live=live), Recorded(inputs, _extended(actions), *counts), rows
 
     def _step(self, step: Step, lane: Lanes, action_key: JaxArray) -> tuple[Lanes, tuple[JaxArray, ...]]:
-        """Return a lane after a step; and action, reward, whether it was live, and whether the time limit ended it.
+        """Return a lane after a step; and action, reward, and whether it was live, was ended by the time limit, failed.
 
+        It has failed, by the last of these, if its logits are NaN.
         A lane without an episode is computed too, but does not change.
         """
         space = self.env.spaces.actions
@@ -130,14 +131,15 @@ class CompiledSegments:
         state, observation, reward, terminated = self.env.step(key, lane.state, action + space.start)
         reward = reward + np.float32(self.reward_offset)
         return_, length = lane.return_.plus(reward), lane.length + 1
-        has_failed = jnp.isnan(observation).any() | ~jnp.isfinite(return_.value)
+        has_no_action = jnp.isnan(logits).any()
+        has_failed = (observation_failure(observation) > 0) | ~jnp.isfinite(return_.value) | has_no_action
         is_last = terminated | (length >= self.limit) | has_failed
         signs = lane.signs + jnp.sign(reward).astype(jnp.int32)
         after = Lanes(~is_last, state, observation, memory, lane.key, return_, signs, length)
         live = lane.live
         is_cut = (live & is_last & ~terminated).astype(jnp.float32)
         taken = jnp.where(live, action, 0), jnp.where(live, reward, 0), live.astype(jnp.float32), is_cut
-        return select(live, after, lane), taken
+        return select(live, after, lane), (*taken, live & has_no_action)
 
 
 def _extended(x: JaxArray) -> JaxArray:

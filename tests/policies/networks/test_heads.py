@@ -128,3 +128,28 @@ def test_equal_outputs_select_the_first_action() -> None:
 def test_bins_are_refused_for_multidiscrete_actions() -> None:
     with pytest.raises(ConfigError, match=r"policy.action_bins: is 3, but the actions are MultiDiscrete\(\[2, 3\]\)"):
         Head.of(SEVERAL, 3)
+
+
+# Outputs that are NaN.
+
+SPACES = [Discrete(3, start=5), MultiDiscrete((2, 1)), box([-1], [1])]
+
+
+@pytest.mark.parametrize("space", SPACES, ids=str)
+def test_rows_with_nan_outputs_have_nan_actions(space: Any) -> None:
+    """argmax takes NaN for the largest number; the other rows are as without it."""
+    bins = 3 if isinstance(space, Box) else None
+    head = Head.of(space, bins)
+    outputs = np.array([[0.5, 0, 1], [0.5, np.nan, 1], [0, 1, -np.inf]], np.float32)
+    actions = head.actions(outputs)
+    rows = actions.reshape(3, -1)
+    assert np.isnan(rows).all(axis=1).tolist() == [False, True, False] and actions.dtype == np.float64
+    assert rows[[0, 2]].tolist() == head.actions(outputs[[0, 2]]).reshape(2, -1).tolist()
+    pure = [np.asarray(head.pure(np, row)).ravel() for row in outputs]
+    assert np.array_equal(np.stack(pure), rows.astype(np.float32), equal_nan=True)
+
+
+@pytest.mark.parametrize("space", SPACES[:2], ids=str)
+def test_infinite_and_large_outputs_have_whole_numbers_as_actions(space: Any) -> None:
+    outputs = np.array([[1e38, np.inf, -np.inf], [-3e38, 3e38, 3e38]], np.float32)
+    assert Head.of(space, None).actions(outputs).dtype == np.int64

@@ -1,4 +1,4 @@
-"""Creation of environments, errors if one cannot be created, and the probe for hidden state."""
+"""Creation of environments and errors if one cannot be created."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ import pytest
 from hpc_es.config.loading import validate
 from hpc_es.core.data import Box, Discrete, flat_observations
 from hpc_es.core.errors import ConfigError
-from hpc_es.tasks.episodes import environments
-from hpc_es.tasks.episodes.environments import COMPARED_EPISODES, hidden_state_difference
+from hpc_es.tasks.episodes import environments, policy_spaces
 from hpc_es.training.build import build_task
 from tests.helpers.harness import python, script
-from tests.helpers.toys import Faulty, Survival, episodes, lifetime, played
+from tests.helpers.toys import Survival, episodes, lifetime, played
 
 TOYS = "tests.helpers.toys:"
 
@@ -82,7 +81,7 @@ def test_wrappers_apply_from_the_inside_out_in_both_forms() -> None:
 
 def test_wrappers_of_gymnasium_with_keywords() -> None:
     wrappers = ({"gymnasium.wrappers:RescaleAction": {"min_action": -1.0, "max_action": 1.0}},)
-    spaces = environments.spaces(created("Reach", wrappers, low=-9.0, high=9.0))
+    spaces = policy_spaces.spaces(created("Reach", wrappers, low=-9.0, high=9.0))
     assert isinstance(spaces.actions, Box)
     assert spaces.actions.high.tolist() == [1, 1]
 
@@ -129,16 +128,16 @@ def test_non_array_observations_are_refused_with_a_working_remedy(observations: 
     with pytest.raises(
         ConfigError, match=r"task\.env_id: expected observations that are one array.*found (Dict|Discrete)"
     ) as caught:
-        environments.spaces(created("Strange", observations=observations))
+        policy_spaces.spaces(created("Strange", observations=observations))
     remedy = "gymnasium.wrappers:FlattenObservation"
     assert remedy in str(caught.value)
     width = {"dict": 3 + 3, "discrete": 4}[observations]
-    spec = environments.spaces(created("Strange", (remedy,), observations=observations)).observations
+    spec = policy_spaces.spaces(created("Strange", (remedy,), observations=observations)).observations
     assert spec == flat_observations(width)
 
 
 def test_images_keep_their_shape_and_dtype() -> None:
-    spec = environments.spaces(created("Strange", observations="image")).observations
+    spec = policy_spaces.spaces(created("Strange", observations="image")).observations
     assert (spec.shape, spec.dtype, spec.is_flat, spec.statistics) == ((8, 8, 3), np.uint8, False, 3)
 
 
@@ -198,11 +197,11 @@ def test_unsupported_action_spaces_are_refused(actions: str) -> None:
         ConfigError,
         match=r"task\.env_id: expected Discrete or MultiDiscrete actions, or a Box of floats in one dimension",
     ):
-        environments.spaces(created("Strange", actions=actions))
+        policy_spaces.spaces(created("Strange", actions=actions))
 
 
 def test_spaces_of_a_discrete_environment() -> None:
-    spaces = environments.spaces(created("Shifted"))
+    spaces = policy_spaces.spaces(created("Shifted"))
     assert spaces.actions == Discrete(3, start=5)
     assert spaces.observations.size == 3
 
@@ -210,7 +209,7 @@ def test_spaces_of_a_discrete_environment() -> None:
 @pytest.mark.parametrize("bound", [0.1, 0.3, 1.0, 1e300, np.inf])
 def test_float64_bounds_are_rounded_inwards(bound: float) -> None:
     """To the nearest float32 inside the bounds: at most one spacing away."""
-    actions = environments.spaces(created("Reach", low=-bound, high=bound, dtype="float64")).actions
+    actions = policy_spaces.spaces(created("Reach", low=-bound, high=bound, dtype="float64")).actions
     assert isinstance(actions, Box)
     assert actions.high.dtype == actions.low.dtype == np.float32
     high = float(actions.high[0])
@@ -219,34 +218,6 @@ def test_float64_bounds_are_rounded_inwards(bound: float) -> None:
     with np.errstate(over="ignore"):
         above = float(np.nextafter(np.float32(high), np.float32(np.inf)))
     assert above > bound or high == bound == np.inf
-
-
-@pytest.mark.parametrize("name", ["Survival", "Globals", "Chaos", "Shifted", "CartPole-v1", "Pendulum-v1"])
-def test_environments_without_hidden_state_pass_the_probe(name: str) -> None:
-    assert hidden_state_difference(episodes(name).environment, 30) is None
-
-
-def test_reward_with_hidden_state_is_detected() -> None:
-    """Hidden pays 1 in the first episode of an instance and 2 in the second, from the first step."""
-    assert hidden_state_difference(episodes("Hidden").environment, 30) == "from step 1 of episode 1"
-
-
-def test_episode_length_with_hidden_state_is_detected() -> None:
-    """The first episode of an instance of Growing has 1 step, the second 2: with the reset, 3 records instead of 2."""
-    assert hidden_state_difference(episodes("Growing").environment, 30) == "episode 1 has 3 steps instead of 2"
-
-
-def test_probe_closes_its_environments() -> None:
-    environment = episodes("Faulty", env_kwargs={"bad_seed": -1}).environment
-    created, closed = Faulty.created, Faulty.closed
-    assert hidden_state_difference(environment, 30) is None
-    assert Faulty.created - created == Faulty.closed - closed == COMPARED_EPISODES + 1
-
-
-def test_probe_treats_nan_as_equal() -> None:
-    """NaN in every episode is not hidden state."""
-    nan = episodes("Survival", wrappers=({"tests.helpers.toys:Plus": {"by": float("nan")}},))
-    assert hidden_state_difference(nan.environment, 30) is None
 
 
 class Draining(Survival):

@@ -9,8 +9,8 @@ import pytest
 
 from hpc_es.api.train import train
 from hpc_es.core.errors import ConfigError
-from hpc_es.tasks.episodes import environments
-from hpc_es.tasks.episodes.environments import hidden_state_difference
+from hpc_es.tasks.episodes import environments, policy_spaces
+from hpc_es.tasks.episodes.hidden_state import hidden_state_difference
 
 pytest.importorskip("gym", reason="the old gym is not installed here: make test-gym")
 
@@ -54,7 +54,7 @@ def test_legacy_environment_keeps_its_limit_seeds_and_keywords() -> None:
     assert rewards == [2.5] * 20
     again, _ = environment.reset(seed=3)
     assert np.array_equal(first, again)
-    assert environments.spaces(environment).observations.size == 3
+    assert policy_spaces.spaces(environment).observations.size == 3
 
 
 def test_time_limit_of_the_config_shortens_a_legacy_environment() -> None:

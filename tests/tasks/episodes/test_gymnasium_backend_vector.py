@@ -11,9 +11,11 @@ import pytest
 
 import hpc_es
 from hpc_es.config.loading import load
+from hpc_es.core import quiet
 from hpc_es.core.errors import ConfigError, UserError
 from hpc_es.tasks.episodes import environments
 from hpc_es.tasks.episodes.gymnasium_backend import reset
+from hpc_es.tasks.episodes.policy_spaces import vector_spaces
 from hpc_es.tasks.episodes.task import Episodes
 from tests.helpers import runs
 from tests.helpers.harness import ROOT, mpiexec, script
@@ -173,7 +175,8 @@ def test_behaviour_overwritten_by_the_next_episode_is_refused() -> None:
 def test_atari_vector_has_a_seed_per_environment() -> None:
     """ale_py accepts them as an array."""
     with contextlib.closing(environments.make_vector("ale_py:ALE/SpaceInvaders-v5", {"num_threads": 1}, 2)) as game:
-        there, back = reset(game, [5, 6]), reset(game, [6, 5])
+        spec = vector_spaces(game).observations
+        there, back = reset(game, [5, 6], spec), reset(game, [6, 5], spec)
     assert there[0].tobytes() == back[1].tobytes() != there[1].tobytes()
 
 
@@ -181,3 +184,12 @@ def test_atari_ram_is_a_flat_observation() -> None:
     task = episodes("ale_py:ALE/Pong-v5", env_kwargs={"obs_type": "ram"}, max_episode_steps=20)
     assert task.spaces.observations.size == 128
     assert played(task, [1, 2]).rows["length"].tolist() == [20, 20]
+
+
+def test_warnings_about_vectors_of_several_sizes_are_shown_once(capfd: pytest.CaptureFixture[str]) -> None:
+    """Gymnasium warns of every vector without an autoreset mode, with terminal codes and the size."""
+    quiet._printed.clear()
+    task = vector("tests.helpers.vector_toys:Plain-v0")
+    played(task, SEEDS)
+    text = capfd.readouterr().err
+    assert text.count("is missing AutoresetMode metadata") == 1 and "\x1b" not in text

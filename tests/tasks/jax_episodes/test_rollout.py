@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("jax", reason="JAX is not installed here: make test-jax")
 from hpc_es.core.data import BEHAVIOUR, Outcome
 from hpc_es.core.errors import RunError
+from hpc_es.core.policy import DIVERGED
 from hpc_es.core.population import Factorisation, LowRank
 from hpc_es.tasks.jax_episodes import task as tasks
 from hpc_es.tasks.observation_statistics import Deviations, Moments
@@ -110,6 +111,29 @@ def test_nan_at_the_reset_fails_its_job() -> None:
     n, outcome = lengths(SEEDS), played(parts(env_kwargs={"nan_at_reset": True}), ALL, SEEDS)
     np.testing.assert_array_equal(np.isnan(outcome.rows["return_"]), n % 2 == 1)
     assert outcome.failures[0].text == "the observation is NaN at step 0"
+
+
+def test_infinite_observation_fails_its_job_and_enters_no_statistics() -> None:
+    """Walkers to the right observe it after their 4th step, if they get that far."""
+    n, observe = lengths(SEEDS), np.ones(24, np.bool_)
+    outcome = played(parts(env_kwargs={"infinite_observation_at": 3}), ALL, SEEDS, NORMALISER, observe=observe, unit=24)
+    failed = (BIASES > 0) & (n > 3)
+    np.testing.assert_array_equal(np.isnan(outcome.rows["return_"]), failed)
+    assert outcome.failures[0].text == "the observation is infinite at step 4"
+    arrays = outcome.learned[0][0]
+    assert arrays["observation_count"] == n[~failed].sum() and np.isfinite(arrays["observation_squares"]).all()
+
+
+@pytest.mark.parametrize("name", ["Box", "Discrete"])
+def test_nan_action_fails_its_job(name: str) -> None:
+    thetas = np.array(ALL, np.float32)
+    if name == "Discrete":
+        thetas = np.zeros((24, 4 * 2 + 2), np.float32)
+    thetas[1, -1] = np.nan
+    created = parts() if name == "Box" else parts(env_id="gymnax:CartPole-v1")
+    outcome = played(created, thetas, SEEDS)
+    assert np.flatnonzero(np.isnan(outcome.rows["return_"])).tolist() == [1]
+    assert outcome.failures[0].text == f"the action of the policy is not finite ({DIVERGED}) at step 1"
 
 
 def test_on_failure_abort_raises() -> None:
