@@ -16,7 +16,7 @@ import numpy as np
 from hpc_es.algorithms.common.optimizers import SLOTS
 from hpc_es.core.data import Array, Arrays, Float32, ProblemState, State
 from hpc_es.core.errors import CheckpointError, ConfigError, Problems
-from hpc_es.core.paths import current_directory, expanded
+from hpc_es.core.paths import current_directory, expanded, shown
 from hpc_es.core.policy import Policy
 from hpc_es.policies.network import NetworkPolicy
 from hpc_es.policies.networks.keras_models import MODELS, SavedLayer, normaliser_of, value_of
@@ -68,7 +68,7 @@ def _with_absolute_paths(options: Options, directory: Path) -> Options:
     for name in ("init_from", "init_observations", "init_optimizer"):
         if isinstance(text := getattr(options, name), str):
             try:
-                paths[name] = str(directory / expanded(text))
+                paths[name] = shown(directory / expanded(text))
             except ValueError as error:
                 problems.append((f"policy.{name}", str(error)))
     problems.raise_any()

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from hpc_es.config import registry
-from hpc_es.config.loading import load, table, validate
+from hpc_es.config.loading import draft, load, table, validate
 from hpc_es.config.options import build_kind, with_paths
 from hpc_es.config.resolved import dump, dump_json, identity, parse_resolved
 from hpc_es.core.errors import ConfigError
@@ -151,7 +151,7 @@ def test_program_of_a_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def test_init_from_is_relative_to_the_directory_of_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    for text, path in (("a", tmp_path / "start" / "a"), ("~/a", tmp_path / "a")):
+    for text, path in (("a", "start/a"), ("~/a", "a"), ("/nowhere", "/nowhere")):
         options = validate({"task": {"env_id": "CartPole-v1"}, "policy": {"init_from": text}}).policy
         with pytest.raises(ConfigError, match=f"policy.init_from: {path}: "):
             load_source(options, None, tmp_path / "start")
@@ -217,3 +217,11 @@ def test_entries_of_the_path_that_follow_the_current_directory_do_not_count(
     assert str(tmp_path) in sys.path
     registry.make_importable()
     assert sys.path.count(str(tmp_path)) == 1
+
+
+def test_paths_of_a_draft(own: str) -> None:
+    """Other mistakes are found although an option of the kind is wrong."""
+    config, problems = draft({"task": {"env_id": "CartPole-v1"}, "policy": {"kind": own, "several": 3, "table": "~/x"}})
+    assert [key for key, _ in problems] == ["policy.several"]
+    built = build_kind("policies", config.policy)
+    assert built.table == Path("/home/me/x")
