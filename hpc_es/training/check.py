@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from hpc_es.core.population import unperturbed
 from hpc_es.core.rank_output import say_error
 from hpc_es.policies.network import NetworkPolicy
 from hpc_es.tasks.episodes.environments import hidden_state_difference
+from hpc_es.tasks.episodes.infos import LONGEST, random_episode
 from hpc_es.tasks.episodes.task import Episodes
 from hpc_es.training.build import cutting_of, preflight, unit_of
 from hpc_es.training.chunking import idle_warning
@@ -37,6 +39,7 @@ from hpc_es.training.compatibility import (
 from hpc_es.training.init_from import apply_optimizer, mismatches
 
 PROBE_STEPS = 200
+ENDLESS_SECONDS = 3.0  # for an episode with random actions, which may not end
 ROWS = 2  # of the batch with which a custom policy is tested
 
 
@@ -90,9 +93,8 @@ def check(config: Config, ranks: int | None = None, output: Path | None = None, 
         group = max(1, ranks // config.repetition_groups)
         idle = idle_warning(config, problem, group)
         lines.append(f"  ranks {group}: there is {'not ' if idle else ''}work for all of them")
-    notices = task.notices if isinstance(task, Episodes) else ()
     rounded = rounding_warnings(config, problem)
-    warned = (*differing, *warnings_of(config), *rounded, *notices, *warnings(task), *([idle] if idle else []))
+    warned = (*differing, *warnings_of(config), *rounded, *warnings(config, task), *([idle] if idle else []))
     lines += [f"WARNING: {warning}" for warning in warned]
     sys.stdout.write("\n".join(lines) + "\n")  # at once, as `| head` may be behind it
     return 0
@@ -219,9 +221,16 @@ def chunks(config: Config, problem: Problem) -> str:
     return f"{unit} jobs: results depend on it, so it does not follow the ranks"
 
 
-def warnings(task: Task) -> list[str]:
-    """Return warnings about environments that keep state between episodes."""
-    if not isinstance(task, Episodes) or task.options.fresh_environment:
+def warnings(config: Config, task: Task) -> list[str]:
+    """Return the notices of an environment, and warnings about its episodes."""
+    if not isinstance(task, Episodes):
+        return []
+    return [*task.notices, *endless(config, task), *hidden_state(task)]
+
+
+def hidden_state(task: Episodes) -> list[str]:
+    """Return a warning about an environment that keeps state between episodes."""
+    if task.options.fresh_environment:
         return []
     try:
         difference = hidden_state_difference(task.environment, PROBE_STEPS)
@@ -233,4 +242,28 @@ def warnings(task: Task) -> list[str]:
         f"{task.options.env_id} gives other episodes when it is reused than when it is new ({difference}): it keeps "
         "state that reset does not clear, so results would depend on which rank ran which episode. "
         "Set task.fresh_environment: true"
+    ]
+
+
+def endless(config: Config, task: Episodes) -> list[str]:
+    """Return a warning if episodes have no limit and one with random actions does not end."""
+    options = config.task
+    if task.time_limit is not None or options.episode_timeout_seconds is not None:
+        return []
+    since, steps = time.monotonic(), 0
+    try:
+        environment = task.single()
+        with closing(task.name, environment):
+            for _ in random_episode(environment):
+                steps += 1
+                if time.monotonic() - since > ENDLESS_SECONDS:
+                    break
+            else:
+                if steps <= LONGEST:
+                    return []
+    except Exception:  # of a custom environment, which `warnings` reports
+        return []
+    return [
+        f"{task.name} has no limit of steps, and an episode with random actions had not ended after {steps - 1:,} "
+        "steps: a run waits for every episode to end. Set task.max_episode_steps or task.episode_timeout_seconds"
     ]

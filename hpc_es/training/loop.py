@@ -115,8 +115,17 @@ class Training:
         mpi = self.config.mpi
         beat = self.writer.beat if self.writer else lambda: None
         close_at, problem = getattr(self.config.task, "close_at", None), self.parts.problem
-        closing = () if close_at is None else (close_at, problem.may_close)  # type: ignore[attr-defined]
-        return Work(self.world, mpi.schedule, mpi.master_evaluates, self.signals, beat, *closing)
+        may_close = (lambda generation: True) if close_at is None else problem.may_close  # type: ignore[attr-defined]
+        return Work(
+            self.world,
+            mpi.schedule,
+            mpi.master_evaluates,
+            self.signals,
+            beat,
+            close_at,
+            may_close,
+            on_long_wait=lambda wait: self.writer.long_wait(wait, self.parts.task.name) if self.writer else None,
+        )
 
     def abort_if_hung(self) -> None:
         """Give the generation up if a chunk hangs; called after a second signal, at any point."""

@@ -32,7 +32,13 @@ from hpc_es.tasks.problems import (
     refuse_normalization,
 )
 
-OFFERS = Offers(problems=("vectors", "trajectories"), policy=True, any_chunks=True, info=True)
+OFFERS = Offers(
+    problems=("vectors", "trajectories"),
+    policy=True,
+    any_chunks=True,
+    info=True,
+    time_limits=("max_episode_steps", "episode_timeout_seconds"),
+)
 
 
 @options
@@ -91,7 +97,7 @@ class Episodes:
             spec = self._first.spec
             self.time_limit = None if spec is None else spec.max_episode_steps  # in steps
             self._native = self._native_factory(self._first)
-        make = self._vectors.single if self._vectors else self.environment
+        make = self.single
         self.behaviour = behaviour_from_options(options.behaviour, self.spaces.observations.size, make)
         if info and (notice := check_info_keys(info, self.name, lambda: _random_infos(make))):
             self.notices += (notice,)
@@ -171,6 +177,10 @@ class Episodes:
         options = self.options
         wrappers = options.wrappers if wrapped else ()
         return environments.make(options.env_id, options.env_kwargs, options.max_episode_steps, wrappers, render_mode)
+
+    def single(self) -> Any:
+        """Return one new environment, also if the task has vector environments."""
+        return self._vectors.single() if self._vectors is not None else self.environment()
 
     def evaluate(self, actor: Actor, batch: Batch, poll: Poll) -> Outcome:
         """Play the episodes of all jobs."""
