@@ -86,6 +86,7 @@ class Offers:
     any_chunks: bool = False  # whether results are independent of the chunks, except for gradients
     info: bool = False  # whether `build` has the argument `info`, for the numbers of `report.info`
     compiled: bool = False  # whether it compiles the pure form of the policy or a model, and chooses the jobs of a call
+    time_limits: tuple[str, ...] = ()  # options of the task that limit the time or the steps of a job
     measures_centre: bool = False  # whether evaluations measure vectors without a policy: `hpc-es eval`, target_return
 
 

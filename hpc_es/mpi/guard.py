@@ -26,11 +26,13 @@ from hpc_es.core.rank_output import say_error
 from hpc_es.mpi.connect import joined
 from hpc_es.mpi.ending import ProgramEnd
 from hpc_es.mpi.launch import abort, by_srun, task_rank, tasks_started
+from hpc_es.mpi.scheduler import GiveUp
 
 RANK_0_LEAD_SECONDS = 0.5  # delay of other ranks' messages: if all fail alike, rank 0 ends them before they print
 REPEAT_SECONDS = 0.5  # a launcher and the scheduler may both deliver one signal
 TERM_SECONDS = 3.0  # time for the generation to end after SIGTERM; SIGKILL follows
 CHECK_HUNG_SECONDS = 0.5
+GIVEN_UP_STATUS = 75  # of interrupted runs, which the same command starts again
 INTERRUPTED_STATUS = 130  # the status of shells for Ctrl-C
 NOT_MAIN_THREAD = (
     "hpc_es: this is not the main thread, so signals are not handled (they do not stop the search at the end of a "
@@ -121,6 +123,8 @@ def describe(error: BaseException) -> tuple[str, int]:
     """Return the message, with a newline, and the exit status for an exception."""
     if isinstance(error, UserError):
         return f"hpc_es: {error}\n", error.status
+    if isinstance(error, GiveUp):
+        return f"hpc_es: {error}\n", GIVEN_UP_STATUS
     if isinstance(error, KeyboardInterrupt):
         return "interrupted\n", INTERRUPTED_STATUS
     if isinstance(error, Exit) and isinstance(error.code, int):
@@ -143,6 +147,11 @@ def _rank_and_size() -> tuple[int, int]:
     return task_rank(os.environ) or 0, tasks_started(os.environ)[0]
 
 
+def give_up_start() -> None:
+    """Raise GiveUp: before the first generation there is nothing to save."""
+    raise GiveUp("a second signal was received before the first generation: nothing was done")
+
+
 class Signals:
     """Counts SIGTERM, SIGUSR1, SIGUSR2 and SIGINT; the loop calls `count` between steps.
 
@@ -158,7 +167,7 @@ class Signals:
 
     def __init__(self) -> None:
         """Install the handlers, which Python allows in the main thread only."""
-        self.abort_if_hung: Callable[[], None] = lambda: None
+        self.abort_if_hung: Callable[[], None] = give_up_start  # a run has its own
         self.name = ""  # of the last signal, such as "SIGTERM"
         self._received = 0
         self._assumed_at = math.inf
@@ -180,6 +189,11 @@ class Signals:
         if now - self._last_seconds.get(number, -REPEAT_SECONDS) >= REPEAT_SECONDS:
             self._received += 1
             self.name = signal.Signals(number).name
+            if self._received == 1 and _rank_and_size()[0] == 0:
+                say_error(
+                    f"hpc_es: {self.name}: the run stops after the generation in progress; "
+                    "a second signal gives this generation up\n"
+                )
         self._last_seconds[number] = now
         if number == signal.SIGTERM and by_srun(os.environ):
             self._assumed_at = min(self._assumed_at, now + TERM_SECONDS)

@@ -21,14 +21,17 @@ import numpy as np
 from hpc_es.core.data import Chunk, Outcome, Poll
 from hpc_es.core.errors import GIVEN_UP, GenerationClosed, Interruption
 from hpc_es.core.handlers import OwnProcess
+from hpc_es.mpi.waiting import InProgress, LongWait, Silence
 from hpc_es.mpi.world import Int64, World, from_words, to_words
 
 AHEAD, FREE, ANSWER, GIVE_UP = 1, 2, 3, 4
 FAILED = 6  # 5: see training/asynchronous.py
 CLOSE = 8  # 7: see training/delayed.py
+LONG = 9
 DONE = -1
 MASTER_EVALUATES_UP_TO = 16  # maximum number of ranks for which rank 0 evaluates if mpi.master_evaluates is auto
 POLL_SECONDS = 0.2e-3  # minimum interval of polls between the steps of a batch
+LEAD_SECONDS = 1.0  # by which ranks tell about a long chunk before rank 0 reports it
 HANGING_SECONDS = 1.0  # time without a poll after which a chunk counts as hanging
 
 Evaluate = Callable[[Chunk, Poll], Outcome]
@@ -66,6 +69,7 @@ class Work:
         beat: Callable[[], None] = lambda: None,
         close_at: float | None = None,
         may_close: Callable[[int], bool] = lambda generation: True,
+        on_long_wait: Callable[[LongWait], None] = lambda wait: None,
     ) -> None:
         self._world, self._static, self._signals = world, schedule == "static", signals
         self._close_at, self._may_close = close_at, may_close  # a share of the chunks, and of (generation)
@@ -77,6 +81,10 @@ class Work:
         self.closed: set[int] = set()  # rank 0: numbers of the generations that it closed
         self._beat = beat  # called at each poll, on rank 0
         self._process = OwnProcess()
+        self._on_long_wait = on_long_wait  # on rank 0
+        self._silence = Silence(time.perf_counter)
+        self._in_progress: InProgress | None = None  # on this rank
+        self._reported: dict[int, InProgress] = {}  # rank 0: long chunks of other ranks
         self.evaluators = list(evaluators(world.size, master_evaluates))
         self._waiting: dict[int, bool] = {}  # ranks with an unanswered request -> whether they are free
         self._generation = -1  # number, on rank 0
@@ -105,13 +113,16 @@ class Work:
             raise GiveUp("a second signal was received, and the chunk in progress hangs")
 
     @contextlib.contextmanager
-    def evaluating(self) -> Iterator[None]:
-        """Mark that user code, which may hang, runs in this context."""
+    def evaluating(self, chunk: Chunk) -> Iterator[None]:
+        """Mark that user code, which may hang, evaluates a chunk in this context."""
         self._last_poll, self._evaluating = time.perf_counter(), True
+        self._in_progress = InProgress.of(chunk)
+        self._silence.restart()
         try:
             yield
         finally:
-            self._evaluating = False
+            self._evaluating, self._in_progress = False, None
+            self._silence.end()
 
     def _evaluate_share(self, chunks: Sequence[Chunk], evaluate: Evaluate) -> dict[int, Outcome]:
         if self._world.rank not in self.evaluators:
@@ -151,6 +162,7 @@ class Work:
         self._left = deque(range(started, len(chunks)))
         self._unfinished = {rank: int(not self._waiting.get(rank)) for rank in self.evaluators[:started]}
         self._is_closed, self._most_unfinished, self._closed_ranks = False, 0, set()
+        self._silence.restart()
         self._generation = chunks[0].generation if chunks else -1
         if self._close_at is not None and chunks and self._may_close(chunks[0].generation):
             self._most_unfinished = int((1 - self._close_at) * len(chunks) + 1e-9)
@@ -173,6 +185,11 @@ class Work:
     def _handle(self, source: int, tag: int, values: Int64) -> None:
         if tag == GIVE_UP:
             raise GiveUp(f"rank {source} received a second signal")
+        if tag == LONG:
+            self._reported[source] = InProgress(*values.tolist())
+            return
+        self._silence.end()
+        self._reported.pop(source, None)
         if tag == FAILED:
             raise OtherRankFailed(f"rank {source}: {from_words(values).tobytes().decode()}")
         if tag == AHEAD:
@@ -207,6 +224,8 @@ class Work:
     def poll(self) -> None:
         """Check for signals and requests, at most every POLL_SECONDS; called between the steps of a batch."""
         now = time.perf_counter()
+        if self._in_progress is not None:
+            self._in_progress.polls += 1
         if now - self._last_poll > POLL_SECONDS:
             self._last_poll = now
             self._check_messages()
@@ -230,6 +249,7 @@ class Work:
         if self._signals() >= 2:
             raise GiveUp("a second signal was received")
         if self._world.rank != 0:
+            self._tell_long_chunk()
             if self._gives_up and self._close_at is not None and not self._is_closed:
                 self._is_closed = self._world.receive_now(0, CLOSE) is not None
             return
@@ -242,5 +262,22 @@ class Work:
                 self._handle(*message)
             if self._most_unfinished:
                 self._close_if_due()
+            self._report_long_wait()
         finally:
             self._is_polling = False
+
+    def _tell_long_chunk(self) -> None:
+        """Tell rank 0 what this rank has been evaluating for long."""
+        chunk = self._in_progress
+        if chunk is not None and self._silence.is_due(self._last_poll + LEAD_SECONDS):
+            self._world.send(0, LONG, [chunk.first_job, chunk.jobs, chunk.polls])
+
+    def _report_long_wait(self) -> None:
+        """Rank 0: report that no evaluation has finished for long, if some rank is evaluating."""
+        is_waiting = self._evaluating or self._left is not None or bool(self._reported)
+        if not is_waiting or not self._silence.is_due(time.perf_counter()):
+            return
+        chunks = self._reported | ({0: self._in_progress} if self._in_progress is not None else {})
+        unfinished = [rank for rank, count in self._unfinished.items() if count] if self._left is not None else []
+        silent = tuple(rank for rank in unfinished if rank not in chunks)
+        self._on_long_wait(LongWait(self._silence.seconds(), chunks, silent))

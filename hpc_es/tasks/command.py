@@ -61,7 +61,7 @@ from hpc_es.tasks.functions.python_evaluator import (
 )
 from hpc_es.tasks.functions.supervisor import STDERR, STDOUT
 
-OFFERS = Offers(problems=("vectors",), values=True, any_chunks=True)
+OFFERS = Offers(problems=("vectors",), values=True, any_chunks=True, time_limits=("timeout_seconds",))
 
 PREFIXES = (  # of environment variables that a program does not get
     *("PMI", "MPI_", "MPICH_", "MPIR_", "MPIEXEC_", "HYDRA_", "HYDI_", "HYD_", "I_MPI_HYDRA"),  # MPICH, Intel MPI

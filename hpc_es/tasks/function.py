@@ -130,7 +130,7 @@ def _error(text: str) -> ConfigError:
     return ConfigError([("task.initial", text)])
 
 
-OFFERS = Offers(problems=("vectors",), values=True, any_chunks=True)
+OFFERS = Offers(problems=("vectors",), values=True, any_chunks=True, time_limits=("timeout_seconds",))
 
 
 @options

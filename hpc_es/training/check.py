@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+import time
 from collections.abc import Sequence
 from math import prod
 from pathlib import Path
@@ -25,6 +26,7 @@ from hpc_es.core.policy import Policy
 from hpc_es.core.population import Layout, unperturbed
 from hpc_es.core.rank_output import say_error
 from hpc_es.policies.network import NetworkPolicy
+from hpc_es.tasks.episodes.infos import LONGEST, random_episode
 from hpc_es.tasks.episodes.returned_values import reset_values
 from hpc_es.tasks.episodes.task import Episodes
 from hpc_es.training.budget import budget_warning
@@ -42,6 +44,7 @@ from hpc_es.training.init_from import apply_optimizer, mismatches
 
 LAYERS = 60  # parts of a parameter vector in its table
 COMPARISON_SECONDS = 20.0  # of episodes, in the search for hidden state
+ENDLESS_SECONDS = 3.0  # for an episode with random actions, which may not end
 ROWS = 2  # of the batch with which a custom policy is tested
 
 
@@ -90,9 +93,8 @@ def check(config: Config, ranks: int | None = None, output: Path | None = None, 
         group = max(1, ranks // config.repetition_groups)
         idle = idle_warning(config, problem, group)
         lines.append(f"  ranks {group}: there is {'not ' if idle else ''}work for all of them")
-    notices = task.notices if isinstance(task, Episodes) else ()
     rounded, over = rounding_warnings(config, problem), budget_warning(config, problem)
-    warned = (*differing, *warnings_of(config), *rounded, *notices, *warnings(task), *filter(None, (over, idle)))
+    warned = (*differing, *warnings_of(config), *rounded, *warnings(config, task), *filter(None, (over, idle)))
     lines += [f"WARNING: {warning}" for warning in warned]
     sys.stdout.write("\n".join(lines) + "\n")  # at once, as `| head` may be behind it
     return 0
@@ -245,7 +247,33 @@ def chunks(config: Config, problem: Problem) -> str:
     return f"{unit} jobs: results depend on it, so it does not follow the ranks"
 
 
-def warnings(task: Task) -> list[str]:
-    """Return warnings about environments that keep state between episodes."""
-    warning = task.hidden_state_warning(COMPARISON_SECONDS) if isinstance(task, Episodes) else None
-    return [warning] if warning else []
+def warnings(config: Config, task: Task) -> list[str]:
+    """Return the notices of an environment, and warnings about its episodes."""
+    if not isinstance(task, Episodes):
+        return []
+    hidden = task.hidden_state_warning(COMPARISON_SECONDS)
+    return [*task.notices, *endless(config, task), *([hidden] if hidden else [])]
+
+
+def endless(config: Config, task: Episodes) -> list[str]:
+    """Return a warning if episodes have no limit and one with random actions does not end."""
+    options = config.task
+    if task.time_limit is not None or options.episode_timeout_seconds is not None:
+        return []
+    since, steps = time.monotonic(), 0
+    try:
+        environment = task.single()
+        with closing(task.name, environment):
+            for _ in random_episode(environment):
+                steps += 1
+                if time.monotonic() - since > ENDLESS_SECONDS:
+                    break
+            else:
+                if steps <= LONGEST:
+                    return []
+    except Exception:  # of a custom environment, which `warnings` reports
+        return []
+    return [
+        f"{task.name} has no limit of steps, and an episode with random actions had not ended after {steps - 1:,} "
+        "steps: a run waits for every episode to end. Set task.max_episode_steps or task.episode_timeout_seconds"
+    ]

@@ -263,7 +263,7 @@ class SerialExecutor(Executor):
                 outcomes[chunk.index] = self._evaluate_chunk(generation, chunk, lambda: None)
                 continue
             self._work.poll()
-            with self._work.evaluating():
+            with self._work.evaluating(chunk):
                 outcomes[chunk.index] = self._evaluate_chunk(generation, chunk, self._work.poll)
         return outcomes
 
@@ -330,7 +330,7 @@ class MpiExecutor(Executor):
     def evaluate_one(self, generation: Generation, chunk: Chunk, poll: Poll) -> tuple[Outcome, npt.NDArray[np.void]]:
         """Evaluate a chunk on this rank; return its outcome and HEADER[1]."""
         self._round_started = time.perf_counter()
-        with self._work.evaluating():
+        with self._work.evaluating(chunk):
             outcome = self._evaluate_chunk(generation, chunk, poll)
         return outcome, self.header({chunk.index: outcome})
 
@@ -339,7 +339,7 @@ class MpiExecutor(Executor):
 
     def _evaluate(self, generation: Generation, chunks: Sequence[Chunk]) -> dict[int, Outcome]:
         def evaluate(chunk: Chunk, poll: Poll) -> Outcome:
-            with self._work.evaluating():
+            with self._work.evaluating(chunk):
                 outcome = self._evaluate_chunk(generation, chunk, poll)
             self._cache.add(chunk, outcome)
             return outcome

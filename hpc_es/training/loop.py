@@ -129,11 +129,19 @@ class Training:
 
         def may_close(generation: int) -> bool:
             # The jobs of a generation that is cut short are the budget: none of them is given up.
-            may: bool = self._generation_now is None or not self._generation_now.is_cut
-            return may and problem.may_close(generation)  # type: ignore[attr-defined]
+            is_cut = self._generation_now is not None and self._generation_now.is_cut
+            return not is_cut and problem.may_close(generation)  # type: ignore[attr-defined]
 
-        closing = () if close_at is None else (close_at, may_close)
-        return Work(self.world, mpi.schedule, mpi.master_evaluates, self.signals, beat, *closing)
+        return Work(
+            self.world,
+            mpi.schedule,
+            mpi.master_evaluates,
+            self.signals,
+            beat,
+            close_at,
+            may_close,
+            on_long_wait=lambda wait: self.writer.long_wait(wait, self.parts.task.name) if self.writer else None,
+        )
 
     def abort_if_hung(self) -> None:
         """Give the generation up if a chunk hangs; called after a second signal, at any point."""

@@ -28,11 +28,12 @@ from hpc_es.storage.results import BUDGET, digest
 from hpc_es.storage.status import is_surpassed
 from hpc_es.tasks.problems import ranks_returns
 from hpc_es.training.collective import FailureReport
-from hpc_es.training.compatibility import needs
+from hpc_es.training.compatibility import needs, offers
 from hpc_es.training.found import found_by
 from hpc_es.training.generation import NOTHING_USED, Counters, MetricsRow, UpdateInputs, derived_fitness
 
 if TYPE_CHECKING:
+    from hpc_es.mpi.waiting import LongWait
     from hpc_es.storage.checkpoint import Best, CutShort
     from hpc_es.training.outcomes import StoredOutcomes
 
@@ -170,6 +171,19 @@ class Recorder:
 
     def beat(self) -> None:
         """Show that the run is alive; called often, also between the steps of an evaluation."""
+
+    def long_wait(self, wait: LongWait, task: str) -> None:
+        """Report that no evaluation of the task has finished for long, and which limits its options offer."""
+        limits = offers(self.config).time_limits
+        unset = [f"task.{key}" for key in limits if getattr(self.config.task, key) is None]
+        remedy = f"; if a job may not end, set {' or '.join(unset)}" if unset else ""
+        counted = "steps" if "max_episode_steps" in limits else ""
+        generation = 0 if self._state is None else self._state.generation
+        self.show(f"generation {generation} of {task} {wait.text(counted)}{remedy}")
+
+    def show(self, text: str) -> None:
+        """Show a line to the user, on standard error if there is no log."""
+        say_error(f"hpc_es: {text}\n")
 
     def message(self, text: str) -> None:
         """Show a line to the user, if there is a log."""

@@ -243,6 +243,10 @@ class RunWriter(Recorder):
         """Show a line and write it to the log."""
         self.progress.message(text)
 
+    def show(self, text: str) -> None:
+        """Show a line and write it to the log."""
+        self.message(text)
+
     def finish(self, text: str) -> None:
         """Show the last line and write it to the log."""
         self.progress.finish(text)

@@ -11,6 +11,7 @@ import pytest
 
 from hpc_es.core.handlers import HANDLED
 from hpc_es.mpi.guard import Signals
+from tests.helpers import runs
 from tests.helpers.harness import mpiexec, python, script, start
 
 HEAD = """
@@ -284,3 +285,49 @@ def test_code_of_the_user_that_ends_a_single_process_is_an_error(statement: str)
     name = "GeneratorExit" if "Generator" in statement else "SystemExit"
     assert done.status == 1 and len(done.stderr.splitlines()) == 1, str(done)
     assert done.stderr.startswith(f"hpc_es: code of yours must not end the program, but raised {name}")
+
+
+STARTING = """
+    from hpc_es.mpi.guard import Signals
+    Signals()
+    print("ready", flush=True)
+    while True:  # such as the constructor of a simulator that does not start
+        try:
+            time.sleep(100)
+        except Exception:
+            pass
+"""
+
+
+def test_second_signal_ends_a_job_that_does_not_get_to_its_first_generation() -> None:
+    with start(1, guarded(STARTING)) as job:
+        job.wait_for_output("ready")
+        (pid,) = job.pids().values()
+        os.kill(pid, signal.SIGTERM)
+        runs.wait_for(lambda: "SIGTERM: the run stops after the generation in progress" in job.stderr)
+        os.kill(pid, signal.SIGINT)
+        done = job.wait(20)
+    assert done.status == 75 and not done.timed_out, str(done)
+    assert "before the first generation: nothing was done" in done.stderr
+
+
+def test_exit_handlers_and_exception_hook_are_not_those_of_a_forked_child() -> None:
+    """It would finalize MPI, or end all ranks, for its parent."""
+    lines = """
+    import hpc_es.mpi.guard as guard
+    guard.install_hooks()
+    world = connect()
+    for fails in (False, True):
+        child = os.fork()
+        if child == 0 and fails:
+            raise ValueError("of the child")
+        if child == 0:
+            sys.exit(3)
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        assert status == (1 if fails else 3), status
+        world.barrier()
+    print("end", world.rank)
+    """
+    done = mpiexec(2, ["-c", f"{HEAD}\n{script(lines)[1]}"], 30)
+    assert done.status == 0 and not done.timed_out, str(done)
+    assert "end 0" in done.stdout and "end 1" in done.stdout and "ValueError: of the child" in done.stderr

@@ -33,7 +33,13 @@ from hpc_es.tasks.problems import (
     refuse_normalization,
 )
 
-OFFERS = Offers(problems=("vectors", "trajectories"), policy=True, any_chunks=True, info=True)
+OFFERS = Offers(
+    problems=("vectors", "trajectories"),
+    policy=True,
+    any_chunks=True,
+    info=True,
+    time_limits=("max_episode_steps", "episode_timeout_seconds"),
+)
 
 
 @options
@@ -92,7 +98,7 @@ class Episodes:
             spec = self._first.spec
             self.time_limit = None if spec is None else spec.max_episode_steps  # in steps
             self._native = self._native_factory(self._first)
-        make = self._vectors.single if self._vectors else self.environment
+        make = self.single
         self.behaviour = behaviour_from_options(options.behaviour, self.spaces.observations.size, make)
         if info and (notice := check_info_keys(info, self.name, lambda: _random_infos(make))):
             self.notices += (notice,)
@@ -182,6 +188,10 @@ class Episodes:
         if self._vectors is not None or self._native is not None or self.options.fresh_environment:
             return None
         return hidden_state_warning(self.options, seconds)
+
+    def single(self) -> Any:
+        """Return one new environment, also if the task has vector environments."""
+        return self._vectors.single() if self._vectors is not None else self.environment()
 
     def evaluate(self, actor: Actor, batch: Batch, poll: Poll) -> Outcome:
         """Play the episodes of all jobs."""
