@@ -328,13 +328,13 @@ class Strategy:
         With constraints their values are float64[k, constraints]. A generation whose evaluations all failed makes no
         update. Raises ValueError for another number of values.
         """
-        array = np.asarray(values, np.float64)
+        array = _numbers(values)
         expected = self._asked_jobs()
         if array.shape != (expected,):
             raise ValueError(f"expected {expected} values, one for each vector of ask(), found shape {array.shape}")
         names = self.config.task.constraint_names
         if names or constraints is not None:
-            g = np.asarray(constraints if constraints is not None else np.empty(0), np.float64)
+            g = _numbers(constraints if constraints is not None else np.empty(0))
             if g.shape != (expected, len(names)):
                 text = (
                     f"expected the constraints {list(names)} of {expected} vectors, float64[{expected}, {len(names)}]"
@@ -452,6 +452,12 @@ class Strategy:
         units = [self._problem.unit(parts) for outcome in outcomes for parts in outcome.learned]
         carried: ProblemState = self._problem.merge(self._names.extract_from(self._state), units)
         return carried
+
+
+def _numbers(values: npt.ArrayLike) -> Float64:
+    """Return an array of float64 in which masked numbers are NaN: what is below a mask is no value."""
+    array: Float64 = np.ma.filled(np.asanyarray(values, np.float64), np.nan)
+    return np.asarray(array)
 
 
 def _with_injected(state: State, vectors: Float64) -> State:

@@ -56,6 +56,7 @@ from hpc_es.tasks.functions.parameters import Scale, Value, decoded
 from hpc_es.tasks.functions.python_evaluator import (
     UNDECLARED_CONSTRAINTS,
     EvaluationResult,
+    as_float,
     constrained_result,
     result_of,
 )
@@ -435,7 +436,7 @@ def _read_result(path: Path, whole: bool = False) -> object:
         raise ValueError(UNDECLARED_CONSTRAINTS)
     value = result.get("value") if isinstance(result, dict) else result
     if isinstance(value, int | float) and not isinstance(value, bool):
-        return float(value)
+        return as_float(value)
     raise ValueError(f'the result is {escaped(text[:60])!s}: expected a number, or JSON such as {{"value": 1.5}}')
 
 

@@ -101,6 +101,7 @@ def test_results_are_parsed(run: Run, text: str, value: float) -> None:
         ("true", "no result was written"),
         ('echo nan > "$2"', "the value is nan"),
         ('echo inf > "$2"', "the value is inf"),
+        (r'''printf '{"value": %0400d}' 1 | sed 's/: 0/: 9/' > "$2"''', "the value is inf"),
         ('echo true > "$2"', 'the result is true: expected a number, or JSON such as {"value": 1.5}'),
         ('printf "\\033[2J" > "$2"', r"the result is \x1b[2J"),
         ('head -c 1000001 /dev/zero > "$2"', "larger than 1,000,000 bytes"),

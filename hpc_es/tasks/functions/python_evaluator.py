@@ -17,6 +17,8 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
+from decimal import Decimal
+from numbers import Real
 from pathlib import Path
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -91,6 +93,8 @@ def constrained_result(result: object, names: Sequence[str], seconds: float) -> 
             raise ValueError(f"{expected}, got the names {', '.join(map(str, values))}")
         values = [values[name] for name in names]
     numbers = np.atleast_1d(_as_float64(values, "numbers as constraints"))
+    if numbers.ndim != 1:
+        raise ValueError(f"{expected}, got constraints of the shape {list(numbers.shape)}")
     if numbers.shape != (len(names),):
         raise ValueError(f"{expected}, got {numbers.size} constraint values")
     value = result_of(as_number(result["value"]), seconds)
@@ -270,8 +274,23 @@ def as_numbers(result: object, count: int) -> list[float]:
 
 
 def _as_float64(result: object, expected: str) -> Float64:
-    array = np.asarray(result)
+    """Return numbers of any real type; a masked number is NaN, one too large for float64 infinite."""
+    array = np.asanyarray(result)
+    if isinstance(array, np.ma.MaskedArray):
+        # What is below the mask is no result.
+        array = array.astype(np.float64).filled(np.nan) if array.dtype.kind in "biuf" else array.filled()
+    if array.dtype.kind == "O" and array.size and all(isinstance(item, Real | Decimal) for item in array.flat):
+        # Whole numbers beyond 64 bits, which programs write too, fractions and decimals.
+        return np.array([as_float(item) for item in array.flat], np.float64).reshape(array.shape)
     if array.dtype.kind not in "biuf":
         got = "None: does it return its value?" if result is None else f"{type(result).__name__} {str(result)[:40]!r}"
         raise ValueError(f"expected {expected}, got {got}")
     return array.astype(np.float64)
+
+
+def as_float(number: Real | Decimal) -> float:
+    """Return a number as float64; infinite if it is too large, such as a whole number of 400 digits."""
+    try:
+        return float(number)
+    except OverflowError:
+        return math.inf if number > 0 else -math.inf

@@ -109,6 +109,7 @@ def test_best_vector_is_the_best_feasible_one_or_the_least_violating() -> None:
         ({"value": 1.0, "constraints": {"mass": 1, "stres": 2}}, "got the names mass, stres"),
         ({"value": 1.0, "constraints": ["a", "b"]}, "expected numbers as constraints"),
         ({"value": "a", "constraints": [1, 2]}, "expected a number"),
+        ({"value": 1.0, "constraints": [[1, 2]]}, "got constraints of the shape [1, 2]"),
     ],
 )
 def test_results_of_another_form_are_refused(result: Any, text: str) -> None:
@@ -122,6 +123,11 @@ def test_constraint_values_may_have_names_and_must_be_finite() -> None:
     assert constrained_result(result, ("mass", "stress"), 0.0).constraints == (2.0, 3.0)
     failed = constrained_result({"value": 1, "constraints": [1, math.inf]}, ("mass", "stress"), 0.0)
     assert failed.failure is not None and failed.failure.text == "the constraint stress is not finite"
+    masked = {"value": 1, "constraints": np.ma.array([9.0, 3.0], mask=[1, 0])}
+    failed = constrained_result(masked, ("mass", "stress"), 0.0)
+    assert failed.failure is not None and failed.failure.text == "the constraint mass is not finite"
+    large = {"value": 10**25, "constraints": [-(10**25), 1]}
+    assert constrained_result(large, ("mass", "stress"), 0.0).constraints == (-1e25, 1.0)
 
 
 def from_program(output: str, constraints: tuple[str, ...], directory: Path) -> EvaluationResult:

@@ -7,6 +7,8 @@ import random
 import re
 import sys
 import time
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -38,6 +40,20 @@ def test_named_parameters_and_seeds_are_keywords() -> None:
 def test_batch_function_is_called_with_all_vectors() -> None:
     assert values(lambda x: x[:, 0] - x[:, 1], batch=True) == [-1.0, -1.0, -0.5]
     assert values(lambda x, seed: seed, batch=True) == [11.0, 12.0, 13.0]
+
+
+def test_numbers_of_every_real_type_are_values() -> None:
+    numbers = iter([Fraction(1, 4), Decimal("0.5"), 10**25])
+    assert values(lambda x: next(numbers)) == [0.25, 0.5, 1e25]
+    assert values(lambda x: [10**25, Fraction(1, 4), 2], batch=True) == [1e25, 0.25, 2.0]
+
+
+def test_masked_and_too_large_numbers_are_failures() -> None:
+    numbers = iter([np.ma.masked, 10**400, np.ma.array(3.0)])
+    actual = values(lambda x: next(numbers))
+    assert math.isnan(actual[0]) and math.isnan(actual[1]) and actual[2] == 3.0
+    masked = values(lambda x: np.ma.array([1.0, 2.0, 3.0], mask=[0, 1, 0]), batch=True)
+    assert masked[0] == 1.0 and math.isnan(masked[1]) and masked[2] == 3.0
 
 
 def test_function_gets_a_copy_of_the_vector() -> None:
