@@ -186,6 +186,41 @@ def sometimes_infinite() -> Any:
     return {**line(), "score": score}
 
 
+def calling(method: str = "sequential", batches_fail: bool = False) -> Any:
+    """A score whose value Python code computes; it raises for candidates with a positive slope.
+
+    SEEN has the slopes that the code has got. With `batches_fail`, batches of even seeds but 0 raise.
+    """
+    import jax
+    import jax.numpy as jnp
+
+    def judged(slope: Any, value: Any) -> Any:
+        seen.extend(np.ravel(slope).tolist())
+        if np.any(np.asarray(slope) > 0):
+            raise ValueError("too steep")
+        return np.float32(value)
+
+    def score(parameters: Any, batch: Any) -> Any:
+        arguments = parameters["slope"][0], squares(parameters, batch)[0]
+        return jax.pure_callback(judged, jax.ShapeDtypeStruct((), jnp.float32), *arguments, vmap_method=method)
+
+    def batch(seed: int) -> Any:
+        if batches_fail and seed and seed % 2 == 0:
+            raise OSError("no such shard")
+        return points(seed)
+
+    seen = SEEN[method] = []
+    return {**line(), "score": score, "batch": batch}
+
+
+SEEN: dict[str, list[float]] = {}  # by method
+
+
+def plain_python() -> Any:
+    """A score in NumPy, which JAX cannot trace."""
+    return {**line(), "score": lambda parameters, batch: np.square(np.asarray(parameters["slope"])).sum()}
+
+
 def large(size: int) -> Any:
     """A vector of this size, whose score is cheap."""
     return {

@@ -31,7 +31,7 @@ from hpc_es.core.data import Array, Float32, ObservationSpec
 from hpc_es.core.errors import ConfigError, failure_from_error
 from hpc_es.core.policy import Tree
 from hpc_es.core.population import Layout
-from hpc_es.devices.jax_setup import compiling
+from hpc_es.devices.jax_setup import compiling, tracing_text
 from hpc_es.policies.networks.jax_convolutions import convolving_in_turn
 from hpc_es.policies.networks.jax_low_rank import with_factors
 from hpc_es.policies.networks.keras_networks import KerasNetwork
@@ -138,7 +138,7 @@ def _call_apply(name: str, observation: Any, function: Callable[..., Any], *argu
     except ConfigError:
         raise
     except Exception as error:  # of the user's code
-        text = f"apply of {name} fails for an observation {array_text(observation)}: {failure_from_error(error).text}"
+        text = f"apply of {name} fails for an observation {array_text(observation)}: {tracing_text(error)}"
         raise ConfigError([(KEY, f"{text}: {ONE_OBSERVATION}")]) from error
 
 
@@ -318,7 +318,7 @@ def check(network: Network, again: Network, name: str, observations: Observation
     parameters = network.layout.split(network.initial(np.random.default_rng(0)))
     ones = np.ones(observations.shape, observations.dtype)
     first, second, other = (
-        [np.asarray(leaf) for leaf in jax.tree.leaves(one.apply(parameters, one.memory(), ones))]
+        [np.asarray(leaf) for leaf in jax.tree.leaves(_call_apply(name, ones, one.apply, parameters, one.memory()))]
         for one in (network, network, again)
     )
     require_deterministic(name, first, second)
