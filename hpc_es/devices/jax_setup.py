@@ -26,6 +26,7 @@ from hpc_es.core.callbacks import callback_errors
 from hpc_es.core.data import Json, Poll
 from hpc_es.core.errors import ConfigError, failure_from_error, location_of, missing_text
 from hpc_es.core.interfaces import RunContext
+from hpc_es.core.pytorch import was_raised_by_torch
 from hpc_es.core.quiet import quiet_stderr
 from hpc_es.devices.placement import Kind
 
@@ -227,7 +228,9 @@ def tracing_text(error: Exception) -> str:
     errors = jax.errors
     reads_values = isinstance(error, errors.ConcretizationTypeError | errors.TracerArrayConversionError)
     if not reads_values and not isinstance(error, errors.TracerIntegerConversionError):
-        return failure_from_error(error).text
+        text = failure_from_error(error).text
+        is_of_torch = was_raised_by_torch(error.__traceback__)
+        return f"{text}: PyTorch cannot compute with arrays of JAX {DOCS}" if is_of_torch else text
     first_line = str(error).strip().splitlines()[0].rstrip(".")
     text = f"{type(error).__name__}: {first_line} ({location_of(error)}): Python and NumPy code cannot read the values"
     return f"{text} of traced arrays: write it with jax.numpy, or let it be called by jax.pure_callback {DOCS}"

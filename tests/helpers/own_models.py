@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.helpers import fake_torch
+
 DIMENSIONS = ("NWC", "WIO", "NWC")
 SLOPE = np.array([2.0, -1.0], np.float32)  # of the data
 
@@ -219,6 +221,21 @@ SEEN: dict[str, list[float]] = {}  # by method
 def plain_python() -> Any:
     """A score in NumPy, which JAX cannot trace."""
     return {**line(), "score": lambda parameters, batch: np.square(np.asarray(parameters["slope"])).sum()}
+
+
+def torch_objects(name: str) -> Any:
+    """What a user of PyTorch returns."""
+    module, tensor = fake_torch.Linear(), fake_torch.Tensor()
+    changes = {
+        "module": {"parameters": module},
+        "weights": {"parameters": dict(module.state_dict())},
+        "nested": {"parameters": {"layers": [module.state_dict()]}},
+        "function": {"parameters": lambda seed: module.state_dict()},
+        "method": {"parameters": module.state_dict},
+        "score": {"score": lambda parameters, batch: tensor},
+        "metric": {"score": lambda parameters, batch: (1.0, {"absolute": tensor})},
+    }
+    return module if name == "everything" else {**line(), **changes[name]}
 
 
 def large(size: int) -> Any:

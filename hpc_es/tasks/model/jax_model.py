@@ -37,16 +37,18 @@ from hpc_es.core.errors import ConfigError, EvaluationError, RunError, failure_f
 from hpc_es.core.machine import return_freed_memory
 from hpc_es.core.policy import Tree
 from hpc_es.core.population import Factorisation, Layout, Population, own_shapes
+from hpc_es.core.pytorch import refuse_torch
 from hpc_es.devices.jax_setup import in_thread, tracing_text
 from hpc_es.noise.portable_jax import candidates
 from hpc_es.policies.network import restored_generators, seed_generators
 from hpc_es.policies.networks.jax_convolutions import convolving_in_turn
 from hpc_es.policies.networks.jax_low_rank import formed_weights, with_factors
-from hpc_es.policies.networks.jax_networks import is_array, named_arrays
+from hpc_es.policies.networks.jax_networks import TORCH_ARRAYS, is_array, named_arrays
 from hpc_es.policies.networks.keras_networks import inference_arguments, parameters_by_path, stateful_layer
 from hpc_es.policies.networks.network import array_text
 
 KEY = "task.model"
+WITHOUT_TORCH = f"{TORCH_ARRAYS}, and a score in JAX that computes with them (docs/guides/models.md)"
 FREED_BYTES = 1 << 24  # of initial parameters, after which freed memory is returned to the system
 REQUIRED, OPTIONAL = ("parameters", "score", "batch"), ("validation",)
 Source = Literal["batch", "validation"]
@@ -249,6 +251,9 @@ class Model:
 
     def _result(self, result: Any) -> tuple[Any, Mapping[str, Any]]:
         """Return fitness and metrics of a result of `score`; ConfigError if it is something else."""
+        refuse_torch(
+            KEY, f"score of {self.name}", result, "expected a number that JAX computes (docs/guides/models.md)"
+        )
         fitness, metrics = result if isinstance(result, tuple) and len(result) == 2 else (result, {})
         expected = f"expected score of {self.name} to return a number, or a number and a dict of numbers"
         if not isinstance(metrics, Mapping):
@@ -293,6 +298,8 @@ def _members(created: Any, name: str) -> dict[str, Any]:
     """Return the members of what the user's function returns; ConfigError if one is missing or not callable."""
     expected = f"expected {name} to return a dict or an object with parameters, score and batch"
     known = (*REQUIRED, *OPTIONAL)
+    if not isinstance(created, Mapping):
+        refuse_torch(KEY, name, created, WITHOUT_TORCH)
     if isinstance(created, Mapping):
         unknown = [key for key in created if key not in known]
         if unknown:
@@ -313,6 +320,7 @@ def _members(created: Any, name: str) -> dict[str, Any]:
 
 def _parameters(value: Any, name: str) -> Parameters:
     """Return the parameters that a tree, a Keras model, or a function of a seed describes."""
+    refuse_torch(KEY, name, value, WITHOUT_TORCH)
     leaves = jax.tree.leaves(value)
     is_function = callable(value) and not _is_keras(value) and len(leaves) == 1 and leaves[0] is value
 
@@ -322,10 +330,12 @@ def _parameters(value: Any, name: str) -> Parameters:
         with restored_generators():
             seed_generators(seed)
             try:
-                return value(seed)
+                parameters = value(seed)
             except Exception as error:  # of the user's code
                 text = f"the function parameters of {name} fails: {failure_from_error(error).text}"
                 raise ConfigError([(KEY, text)]) from error
+        refuse_torch(KEY, name, parameters, WITHOUT_TORCH)
+        return parameters
 
     return KerasParameters(call, name) if _is_keras(call(0)) else TreeParameters(call, name)
 

@@ -413,6 +413,17 @@ def test_wrong_model_is_refused_by_check(name: str, text: str) -> None:
     assert text in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["everything", "module", "weights", "nested", "function", "method", "score", "metric"])
+def test_objects_of_pytorch_are_refused_with_what_works(name: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        task("torch_objects", model_kwargs={"name": name}).training_call().trace()
+    what = "module" if name in ("everything", "module", "method") else "tensor"
+    assert f"{MODELS}:torch_objects returns a PyTorch {what} (torch." in str(caught.value)
+    is_score = name in ("score", "metric")
+    remedy = "number that JAX computes" if is_score else "such as {name: value.float().numpy() for name, value"
+    assert remedy in str(caught.value) and str(caught.value).endswith("(docs/guides/models.md)")
+
+
 def test_metric_that_differs_between_calls_is_refused() -> None:
     problem = task("random_metrics", ("absolute",), jobs_per_call=2).problem("vectors", None, Keys(5), 16)
     with pytest.raises(ConfigError, match="with the same arguments return other metrics"):
