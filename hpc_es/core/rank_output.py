@@ -43,6 +43,12 @@ def terminal_output() -> TextIO:
     return _open[0].terminal[0] if _open else sys.stdout
 
 
+def announce(text: str) -> None:
+    """Print what is being done before a wait, on rank 0; output that cannot be written is dropped."""
+    with contextlib.suppress(OSError, ValueError):
+        print(f"{text} ...", flush=True, file=terminal_output())
+
+
 def terminal_errors() -> TextIO:
     """Return the stream for error messages of hpc_es: standard error, also while a log is open."""
     return _open[0].terminal[1] if _open else sys.stderr

@@ -115,6 +115,8 @@ def test_exceptions_in_called_code_are_failures_on_any_ranks(tmp_path: Path) -> 
     runs.assert_same(tmp_path / "two", tmp_path / "one")
     assert sum(row["failed_episodes"] for row in runs.rows(tmp_path / "one")) > 0
     assert "Traceback" not in str(done)
+    assert done.stdout.startswith("starting JAX, and compiling what it computes ...\n")
+    assert done.stdout.count("starting") == 1  # by rank 0
     log = (tmp_path / "one" / "failures.log").read_text()
     assert "ValueError: too steep (own_models.py:" in log
     assert "site-packages" not in log
