@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import importlib.util
 import json
@@ -88,6 +89,17 @@ class RunFailedError(RunError):
     """A RunError that all ranks raise together, so that the job can continue with another run."""
 
 
+class EvaluationError(RunError):
+    """Code of the user has failed in an evaluation: `failure`.
+
+    A task that knows which jobs are concerned counts them as failed; elsewhere the error ends the run.
+    """
+
+    def __init__(self, text: str, failure: Failure) -> None:
+        super().__init__(text)
+        self.failure = failure
+
+
 GIVEN_UP = "given up: enough other jobs of the generation were done (task.close_at)"
 
 
@@ -159,6 +171,7 @@ def exits_as_errors(what: str = "code of yours", remedy: str = "return, or raise
 MAX_TEXT = 1000  # characters of a line in the log
 MAX_DETAILS = 16_000  # characters of a traceback; the middle of a longer one is omitted
 _PACKAGES = ("site-packages", "dist-packages")
+_PACKAGE = str(Path(__file__).parents[1])
 _GENERATED = "__autograph_generated_file"  # by TensorFlow, from functions of any package
 
 
@@ -174,7 +187,9 @@ class Failure:
 
 def failure_from_error(error: BaseException, position: int = 0) -> Failure:
     """Return the failure of a job that raised an exception; its location is the innermost frame in user code."""
-    name, location = _type_name(error), _location(error)
+    if called := failure_of_called_code(error):
+        return dataclasses.replace(called, position=position)
+    name, location = _type_name(error), location_of(error)
     text = error_text(error)
     details = "".join(traceback.format_exception(error)) if location else ""
     kind = f"{name} at {location}" if location else kind_of(text)
@@ -182,13 +197,13 @@ def failure_from_error(error: BaseException, position: int = 0) -> Failure:
 
 
 def error_text(error: BaseException) -> str:
-    """Return type, text and location of an exception, and the failing line of code if the exception has no text."""
-    text, location = f"{_type_name(error)}: {error}", _location(error)
-    if str(error).strip() or not location:
-        return f"{text} ({location})" if location else text
-    frame, number = _place(error)
-    line = linecache.getline(frame.f_code.co_filename, number).strip()
-    return f"{type(error).__name__} without a text ({location}" + (f": {line})" if line else ")")
+    """Return type, text and location of an exception; of an AssertionError without a text the failing line, too."""
+    name, text, location = _type_name(error), str(error), location_of(error)
+    if isinstance(error, AssertionError) and not text.strip() and location:
+        frame, number = _place(error)
+        line = linecache.getline(frame.f_code.co_filename, number).strip()
+        location += f": {line}" if line else ""
+    return (f"{name}: {text}" if text.strip() else name) + (f" ({location})" if location else "")
 
 
 def failure_from_text(text: str, position: int = 0) -> Failure:
@@ -219,7 +234,56 @@ def _type_name(error: BaseException) -> str:
     return "ValueError" if isinstance(error, ReturnedValueError) else type(error).__name__
 
 
-def _location(error: BaseException) -> str:
+# An exception of Python code that a compiled call of JAX or TensorFlow calls, as with jax.pure_callback: the library
+# raises an error of its own, with the traceback of the exception in its text.
+
+_COMPILERS = ("jax", "jaxlib", "tensorflow")
+_CALLBACK = "CpuCallback error"  # in a ValueError of JAX
+_BEGIN = "Traceback (most recent call last):"
+_FRAME = re.compile(r'^ *File "(?P<path>.+)", line (?P<line>\d+), in (?P<name>.+)$', re.MULTILINE)
+_NODE = re.compile(r"\s*\[\[\{\{node ")  # that TensorFlow adds to the text
+
+
+def failure_of_called_code(error: BaseException) -> Failure | None:
+    """Return the failure of Python code that a compiled call calls; None if the error is not of such code.
+
+    Its details have the frames of the user's code, without those of hpc_es, the library and their callers.
+    """
+    if type(error).__module__.partition(".")[0] in _COMPILERS:
+        text = str(error)
+    else:
+        text = next((item for item in error.args[:1] if isinstance(item, str) and _CALLBACK in item), "")
+    _, begin, trace = text.rpartition(_BEGIN)
+    frames = list(_FRAME.finditer(trace))
+    if not begin or not frames:
+        return None
+    raised = _raised(trace[frames[-1].end() :])
+    ours = [index for index, frame in enumerate(frames) if frame["path"].startswith(_PACKAGE + os.sep)]
+    called = frames[ours[-1] + 1 :] if ours else frames
+    of_user = [frame for frame in called if is_user_file(frame["path"])]
+    place = (of_user or frames)[-1]
+    location = f"{Path(place['path']).name}:{place['line']} in {place['name']}"
+    shown = [frame for frame in called if frame in of_user or frame is frames[-1]]
+    details = "\n".join([_BEGIN, *map(_frame_text, shown or frames[-1:]), raised, ""])
+    kind = f"{raised.partition(':')[0]} at {location}"
+    return Failure(one_line(f"{raised} ({location})"), kind, shortened(details))
+
+
+def _raised(after: str) -> str:
+    """Return the text of the exception from what follows the last frame, which begins with lines of code."""
+    lines = after.strip("\n").splitlines()
+    while lines and (not lines[0].strip() or lines[0].startswith("    ")):
+        del lines[0]
+    return _NODE.split("\n".join(lines))[0].strip()
+
+
+def _frame_text(frame: re.Match[str]) -> str:
+    """Return a frame as in a traceback, with the line of code if its file is here."""
+    code = linecache.getline(frame["path"], int(frame["line"])).strip()
+    return frame[0] + (f"\n    {code}" if code else "")
+
+
+def location_of(error: BaseException) -> str:
     """Return the location, such as "cost.py:12 in cost"; "" if the exception was never raised by user code."""
     if error.__traceback__ is None or isinstance(error, ReturnedValueError):
         return ""
@@ -245,8 +309,7 @@ def _is_user_code(frame: FrameType) -> bool:
 def _library_directories() -> tuple[str, ...]:
     import sysconfig  # reads files that few runs need
 
-    package = str(Path(__file__).parents[1])
-    return tuple(path + os.sep for path in (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), package))
+    return tuple(path + os.sep for path in (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), _PACKAGE))
 
 
 def is_user_file(path: str) -> bool:

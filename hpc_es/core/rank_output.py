@@ -47,6 +47,11 @@ def terminal_output() -> TextIO | None:
     return _open[0].terminal[0] if _open else sys.stdout
 
 
+def announce(text: str) -> None:
+    """Say what is being done before a wait, on rank 0."""
+    say(f"{text} ...\n")
+
+
 def terminal_errors() -> TextIO | None:
     """Return the stream for error messages of hpc_es: standard error, also while a log is open. It may be missing."""
     return _open[0].terminal[1] if _open else sys.stderr

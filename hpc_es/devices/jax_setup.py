@@ -22,9 +22,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hpc_es.core import machine
+from hpc_es.core.callbacks import callback_errors
 from hpc_es.core.data import Json, Poll
-from hpc_es.core.errors import ConfigError, missing_text
+from hpc_es.core.errors import ConfigError, failure_from_error, location_of, missing_text
 from hpc_es.core.interfaces import RunContext
+from hpc_es.core.pytorch import was_raised_by_torch
 from hpc_es.core.quiet import quiet_stderr
 from hpc_es.devices.placement import Kind
 
@@ -41,6 +43,7 @@ FLAGS = {
     ),
 }
 CUBLAS = "CUBLAS_WORKSPACE_CONFIG"  # a fixed workspace, without which cuBLAS may select other kernels
+DOCS = "(docs/guides/models.md)"
 TASKS = Path("/proc/self/task")
 
 _chosen: list[tuple[Kind, int | None]] = []  # the device of this process, if it has been decided
@@ -99,6 +102,7 @@ def _set_up(kind: Kind, index: int | None) -> None:
     with one_core(), quiet_stderr():
         import jax
 
+        _silence_callbacks()
         jax.config.update("jax_platforms", "cuda,cpu" if computes_on_gpu else "cpu")
         if computes_on_gpu:
             jax.config.update("jax_cuda_visible_devices", str(index))
@@ -118,6 +122,17 @@ def _set_up(kind: Kind, index: int | None) -> None:
         raise ConfigError([("device", f"{text}, or JAX was used before in this process")])
     if kind == "cpu":
         require_device(None, device.platform)
+
+
+def _silence_callbacks() -> None:
+    """Let JAX not log an exception of Python code that a compiled call calls: it also raises it, see `callback_errors`.
+
+    Each candidate that fails would otherwise write a traceback of JAX to the job's output.
+    """
+    import logging
+
+    for name in ("jax._src.callback", "jax._src.debugging"):
+        logging.getLogger(name).addFilter(lambda record: not record.exc_info)
 
 
 def compute_on(device: Any) -> None:
@@ -186,7 +201,8 @@ T = TypeVar("T")
 def in_thread(function: Callable[[], T], poll: Poll) -> T:
     """Return the function's result, computed in the worker thread; `poll` is called meanwhile, at least once.
 
-    In the main thread a small call of JAX would block, and no signal would be handled until it returns.
+    In the main thread a small call of JAX would block, and no signal would be handled until it returns. Raises
+    EvaluationError if Python code that a compiled call calls has raised.
     """
     from concurrent.futures import wait
 
@@ -194,7 +210,8 @@ def in_thread(function: Callable[[], T], poll: Poll) -> T:
     poll()
     while not wait((future,), POLL_SECONDS).done:
         poll()
-    return future.result()
+    with callback_errors:
+        return future.result()
 
 
 @functools.cache
@@ -202,6 +219,21 @@ def _worker_thread() -> ThreadPoolExecutor:
     from concurrent.futures import ThreadPoolExecutor
 
     return ThreadPoolExecutor(1, "compiled calls")  # one, so that an abandoned call ends before the next begins
+
+
+def tracing_text(error: Exception) -> str:
+    """Return the text of an exception that user code has raised while JAX traced it, with a remedy for Python code."""
+    import jax
+
+    errors = jax.errors
+    reads_values = isinstance(error, errors.ConcretizationTypeError | errors.TracerArrayConversionError)
+    if not reads_values and not isinstance(error, errors.TracerIntegerConversionError):
+        text = failure_from_error(error).text
+        is_of_torch = was_raised_by_torch(error.__traceback__)
+        return f"{text}: PyTorch cannot compute with arrays of JAX {DOCS}" if is_of_torch else text
+    first_line = str(error).strip().splitlines()[0].rstrip(".")
+    text = f"{type(error).__name__}: {first_line} ({location_of(error)}): Python and NumPy code cannot read the values"
+    return f"{text} of traced arrays: write it with jax.numpy, or let it be called by jax.pure_callback {DOCS}"
 
 
 def compile_in_turn(run: RunContext, compile: Callable[[], None]) -> None:

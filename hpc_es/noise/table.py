@@ -15,10 +15,12 @@ from hpc_es.core.data import Float32
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.core.population import Layout
+from hpc_es.core.rank_output import announce
 from hpc_es.mpi.world import World
 from hpc_es.noise import BlockNoise, NoiseOptions
 from hpc_es.noise.counter import BLOCK
 
+ANNOUNCED_NUMBERS = 200_000_000  # per rank, which take about 2 s
 FILL_BLOCK = 1 << 20  # numbers per generator; results depend on it
 
 
@@ -78,6 +80,8 @@ def share(options: Options, keys: Keys, world: World) -> Float32:
     """Return the table, float32[table_size], one per node and the same for all repetitions; every rank calls this."""
     table = world.shared_array("noise", options.table_size, np.float32)
     part, count = world.filling(table)
+    if world.rank == 0 and options.table_size > ANNOUNCED_NUMBERS * count:
+        announce(f"filling the noise table, {options.table_size * table.itemsize / 1e9:.1f} GB per node")
     fill(table, keys, part, count)
     world.node_barrier()
     frozen: Float32 = table.view()

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 Info = Mapping[str, object]
 Goal = Literal["minimise", "maximise"]
 
+SEPARATOR = "  "  # of the entries of a line
+FIRST_LEFT_OUT = ("time", "elapsed")  # of a line that is longer than the terminal is wide
 SPLIT = ("environment", "policy", "update", "messages", "idle")
 SECONDS_BETWEEN_LINES = 1.0
 ROWS_OF_RATE = 20  # the time left is computed from the speed of the last rows
@@ -134,10 +136,10 @@ class Progress:
     def _print_row(self) -> None:
         self._pending = False
         self._printed = self._updated
-        line = "  ".join(f"{name} {value}" for name, value in self.entries(0.0))
+        entries = [f"{name} {value}" for name, value in self.entries(0.0)]
         if self._live is None and self._verbose:
-            rank_output.say(f"{line}\n")
-        self._append(line)
+            rank_output.say(f"{SEPARATOR.join(fitting(entries, _columns()))}\n")
+        self._append(SEPARATOR.join(entries))
 
     def _append(self, text: str) -> None:
         stamp = datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
@@ -240,6 +242,26 @@ def on_terminal() -> bool:
     """Return whether stderr can show a live display."""
     capable = os.environ.get("TERM", "") not in ("", "dumb", "unknown") and not os.environ.get("CI")
     return capable and is_terminal(rank_output.terminal_errors())
+
+
+def _columns() -> int | None:
+    """Return the width of the terminal that lines are printed on; None if they go elsewhere, such as into a file."""
+    stream = rank_output.terminal_output()
+    if stream is None or not is_terminal(stream):
+        return None
+    try:
+        return os.get_terminal_size(stream.fileno()).columns
+    except (OSError, ValueError, AttributeError):  # a stream of a notebook or of a test
+        return None
+
+
+def fitting(entries: Sequence[str], columns: int | None) -> list[str]:
+    """Return the entries of a line that fit this width: first without FIRST_LEFT_OUT, then without the last ones."""
+    kept = list(entries)
+    while columns and len(kept) > 1 and len(SEPARATOR.join(kept)) > columns:
+        left_out = next((entry for name in FIRST_LEFT_OUT for entry in kept if entry.startswith(f"{name} ")), kept[-1])
+        kept.remove(left_out)
+    return kept
 
 
 def seconds_left(stop: Stop, rows: Sequence[Row]) -> float | None:

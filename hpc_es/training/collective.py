@@ -247,7 +247,7 @@ LABELS = {"train": "job", "probe": "probe", "evaluate": "evaluation"}  # by purp
 class FailureReport:
     """The first failure of its kind on a rank."""
 
-    generation: int
+    generation: int  # from 0, as in metrics.jsonl
     purpose: str  # a key of LABELS
     job: int
     rank: int
@@ -255,9 +255,9 @@ class FailureReport:
     failure: Failure
 
     def line(self) -> str:
-        """Return the line for the log."""
+        """Return the line for the log, with the number of the generation that progress lines show, from 1."""
         job = f"{LABELS[self.purpose]} {self.job}"
-        return f"[rank {self.rank}] generation {self.generation}: {job}: {self.failure.text}"
+        return f"[rank {self.rank}] generation {self.generation + 1}: {job}: {self.failure.text}"
 
 
 class FailureReports:

@@ -256,7 +256,7 @@ class Training:
         if failed < share * (1 if nothing_succeeded else limit):
             return ""
         cause = f"; first failure: {self._reports.first}" if self._reports.first else ""
-        which = f"the last {failed} generations" if failed > 1 else f"generation {max(self.state.generation - 1, 0)}"
+        which = f"the last {failed} generations" if failed > 1 else f"generation {max(self.state.generation, 1)}"
         text = f"all jobs of {which} failed{cause} (stop.failed_generations: {limit})"
         return "; ".join(filter(None, [text, self.writer.remedy]))
 

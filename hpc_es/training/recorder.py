@@ -189,10 +189,13 @@ class Recorder:
         """Show a line to the user, if there is a log."""
 
     def notices(self, generation: int, notices: Sequence[str]) -> None:
-        """Show the algorithm's notices of a generation, each once unless it was absent for QUIET_GENERATIONS."""
+        """Show the algorithm's notices of a generation, each once unless it was absent for QUIET_GENERATIONS.
+
+        `generation` counts from 0, as in metrics.jsonl.
+        """
         for notice in notices:
             if generation - self._noticed.get(notice, -QUIET_GENERATIONS) >= QUIET_GENERATIONS:
-                self.message(f"generation {generation}: {notice}")
+                self.message(f"generation {generation + 1}: {notice}")  # as in progress lines
             self._noticed[notice] = generation
 
     def is_better(self, state: State, evaluation: Rows) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
@@ -26,8 +27,8 @@ from hpc_es.core.interfaces import AnyAlgorithm, GradientAlgorithm, LearnsFromSa
 from hpc_es.core.machine import stepping_differences
 from hpc_es.core.paths import kept_directory
 from hpc_es.core.quiet import quiet_stderr
-from hpc_es.core.rank_output import RankLog
-from hpc_es.devices.decision import current_decision
+from hpc_es.core.rank_output import RankLog, announce
+from hpc_es.devices.decision import NAMES, current_decision
 from hpc_es.mpi.guard import Signals
 from hpc_es.mpi.world import Regroup, RestartFromCheckpoint, World
 from hpc_es.training.build import BuiltTask, Parts, build_parts, build_task, preflight
@@ -162,6 +163,8 @@ def start_run(world: World, signals: Signals, config: Config, request: RunReques
         assert prepared is not None
         return {"differences": stepping_differences, "directory": str(prepared.opened.directory.resolve())}
 
+    if world.rank == 0 and request.show_progress:
+        announce_library()
     prepared, shared = on_rank_0(world, lambda: prepare_run(config, request), message)
     stepping_differences.update(shared["differences"])
     directory = Path(shared["directory"])
@@ -197,6 +200,13 @@ def start_run(world: World, signals: Signals, config: Config, request: RunReques
         if prepared is not None:
             prepared.opened.lock.release()  # after the loss of a rank this one may start again
         raise
+
+
+def announce_library() -> None:
+    """Say that JAX or TensorFlow starts, if it computes and has not been imported yet: that takes seconds."""
+    decision = current_decision()
+    if decision is not None and decision.request.library not in sys.modules:
+        announce(f"starting {NAMES[decision.request.library]}, and compiling what it computes")
 
 
 def build_run(world: World, config: Config, request: RunRequest, built: BuiltTask | None) -> Parts:

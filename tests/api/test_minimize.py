@@ -128,7 +128,7 @@ def test_minimize_raises_on_every_rank_if_all_evaluations_fail() -> None:
     said = ended.stdout.splitlines()
     assert len(said) == 3 and len(set(said)) == 1
     first = "first failure: ZeroDivisionError: float division by zero (<string>:8 in cost)"
-    assert said[0] == f"raised all jobs of generation 0 failed; {first} (stop.failed_generations: 2)"
+    assert said[0] == f"raised all jobs of generation 1 failed; {first} (stop.failed_generations: 2)"
     assert len(ended.stderr.splitlines()) == 1 and ": ZeroDivisionError" in ended.stderr
 
 

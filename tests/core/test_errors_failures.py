@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import os
 import statistics
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from hpc_es.config.loading import validate
 from hpc_es.core import errors
-from hpc_es.core.errors import MAX_DETAILS, Failure, failure_from_error, failure_from_text, shortened
+from hpc_es.core.callbacks import callback_errors
+from hpc_es.core.errors import MAX_DETAILS, EvaluationError, Failure, failure_from_error, failure_from_text, shortened
 
 
 def in_frozen_modules() -> None:
@@ -114,3 +116,66 @@ def test_long_failure_details_keep_both_ends() -> None:
 )
 def test_user_file_is_outside_of_python_packages_and_hpc_es(path: str, is_users: bool) -> None:
     assert errors.is_user_file(path) is is_users
+
+
+# Errors of compiled calls, with the traceback of what they called in their text.
+
+OF_JAX = f"""INTERNAL: CpuCallback error calling callback: Traceback (most recent call last):
+  File "/home/me/train.py", line 3, in <module>
+  File "{Path(errors.__file__).parents[1]}/devices/jax_setup.py", line 9, in in_thread
+  File "/venv/lib/python3.11/site-packages/jax/_src/callback.py", line 71, in __call__
+  File "/home/me/reward.py", line 6, in judge
+  File "/venv/lib/python3.11/site-packages/numpy/linalg.py", line 90, in solve
+LinAlgError: singular
+matrix"""
+OF_TENSORFLOW = """{{function_node __wrapped__EagerPyFunc}} LinAlgError: singular
+matrix
+Traceback (most recent call last):
+
+  File "/venv/lib/python3.11/site-packages/tensorflow/python/ops/script_ops.py", line 2, in __call__
+    return func(device, token, args)
+
+  File "/home/me/reward.py", line 6, in judge
+    solve(x)
+    ^^^^^^^^
+
+  File "/venv/lib/python3.11/site-packages/numpy/linalg.py", line 90, in solve
+    raise LinAlgError
+
+LinAlgError: singular
+matrix
+
+\t [[{{node EagerPyFunc}}]] [Op:__inference_call_7]"""
+
+
+@pytest.mark.parametrize(
+    ("module", "base", "text"),
+    [
+        ("jax.errors", RuntimeError, OF_JAX),
+        ("builtins", ValueError, OF_JAX),  # from JAX's fast path
+        ("tensorflow.python.framework.errors_impl", Exception, OF_TENSORFLOW),
+    ],
+)
+def test_failure_of_called_code_is_that_of_the_user_without_the_frames_of_libraries(
+    module: str, base: type[Exception], text: str
+) -> None:
+    error = base(text) if module == "builtins" else type("Error", (base,), {"__module__": module})(text)
+    assert failure_from_error(error, 3) == Failure(
+        "LinAlgError: singular matrix (reward.py:6 in judge)",
+        "LinAlgError at reward.py:6 in judge",
+        "Traceback (most recent call last):\n"
+        '  File "/home/me/reward.py", line 6, in judge\n'
+        '  File "/venv/lib/python3.11/site-packages/numpy/linalg.py", line 90, in solve\n'
+        "LinAlgError: singular\nmatrix\n",
+        3,
+    )
+    with pytest.raises(EvaluationError) as caught, callback_errors:
+        raise error
+    assert str(caught.value).endswith("compiled call calls fails: LinAlgError: singular matrix (reward.py:6 in judge)")
+
+
+@pytest.mark.parametrize("error", [ValueError(OF_TENSORFLOW), RuntimeError(OF_JAX.partition("\n")[2]), KeyError(3)])
+def test_other_errors_are_not_of_called_code(error: Exception) -> None:
+    assert errors.failure_of_called_code(error) is None
+    with pytest.raises(type(error)), callback_errors:
+        raise error

@@ -146,3 +146,17 @@ def test_content_of_files_is_appended_with_whole_lines(tmp_path: Path) -> None:
         log.close()
     rank_output.add_files([tmp_path / "out"])  # no log is open
     assert (tmp_path / "logs" / "rank_0000.txt").read_text() == "title\none\ntwo\nthree\n"
+
+
+def test_announcement_that_cannot_be_written_is_dropped(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rank_output.announce("filling")
+    assert capsys.readouterr().out == "filling ...\n"
+    monkeypatch.setattr(sys, "stdout", Full())
+    rank_output.announce("filling")
+
+
+class Full(io.StringIO):
+    def write(self, text: str) -> int:
+        raise OSError("no space left on device")

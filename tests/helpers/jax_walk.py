@@ -59,6 +59,26 @@ def walk(**keywords: Any) -> Walk:
     return Walk(**keywords)
 
 
+class Called(Walk):
+    """A walk whose position Python code computes, which raises for walkers far to the right."""
+
+    def step(self, key: Any, state: Any, action: Any) -> tuple[Any, Any, Any, Any]:
+        after, observation, reward, terminated = super().step(key, state, action)
+        shape = jax.ShapeDtypeStruct((), jnp.float32)
+        x = jax.pure_callback(simulated, shape, after["x"], after["n"], vmap_method="expand_dims")
+        return {**after, "x": x + 0.0}, observation, reward, terminated
+
+
+def simulated(x: Any, n: Any) -> Any:
+    if np.any((x > 3) & (n >= 0)):  # not after the end of the episode, in a lane that waits
+        raise ValueError("it diverged")
+    return np.float32(x)
+
+
+def called(**keywords: Any) -> Walk:
+    return Called(**keywords)
+
+
 class Keyed(Walk):
     """A walk whose jitter uses a key in the state, as in Jumanji and Craftax."""
 

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.helpers import fake_torch
+
 DIMENSIONS = ("NWC", "WIO", "NWC")
 SLOPE = np.array([2.0, -1.0], np.float32)  # of the data
 
@@ -184,6 +186,56 @@ def sometimes_infinite() -> Any:
         return jnp.where(parameters["slope"][0] > 0, jnp.inf, squares(parameters, batch)[0])
 
     return {**line(), "score": score}
+
+
+def calling(method: str = "sequential", batches_fail: bool = False) -> Any:
+    """A score whose value Python code computes; it raises for candidates with a positive slope.
+
+    SEEN has the slopes that the code has got. With `batches_fail`, batches of even seeds but 0 raise.
+    """
+    import jax
+    import jax.numpy as jnp
+
+    def judged(slope: Any, value: Any) -> Any:
+        seen.extend(np.ravel(slope).tolist())
+        if np.any(np.asarray(slope) > 0):
+            raise ValueError("too steep")
+        return np.float32(value)
+
+    def score(parameters: Any, batch: Any) -> Any:
+        arguments = parameters["slope"][0], squares(parameters, batch)[0]
+        return jax.pure_callback(judged, jax.ShapeDtypeStruct((), jnp.float32), *arguments, vmap_method=method)
+
+    def batch(seed: int) -> Any:
+        if batches_fail and seed and seed % 2 == 0:
+            raise OSError("no such shard")
+        return points(seed)
+
+    seen = SEEN[method] = []
+    return {**line(), "score": score, "batch": batch}
+
+
+SEEN: dict[str, list[float]] = {}  # by method
+
+
+def plain_python() -> Any:
+    """A score in NumPy, which JAX cannot trace."""
+    return {**line(), "score": lambda parameters, batch: np.square(np.asarray(parameters["slope"])).sum()}
+
+
+def torch_objects(name: str) -> Any:
+    """What a user of PyTorch returns."""
+    module, tensor = fake_torch.Linear(), fake_torch.Tensor()
+    changes = {
+        "module": {"parameters": module},
+        "weights": {"parameters": dict(module.state_dict())},
+        "nested": {"parameters": {"layers": [module.state_dict()]}},
+        "function": {"parameters": lambda seed: module.state_dict()},
+        "method": {"parameters": module.state_dict},
+        "score": {"score": lambda parameters, batch: tensor},
+        "metric": {"score": lambda parameters, batch: (1.0, {"absolute": tensor})},
+    }
+    return module if name == "everything" else {**line(), **changes[name]}
 
 
 def large(size: int) -> Any:

@@ -66,7 +66,7 @@ def test_run_fails_after_the_limit_of_failed_generations(first: int, limit: int,
     settings = config(tmp_path, first, stop={"generations": 9, "failed_generations": limit})
     generations, reason = failed_after(tmp_path, settings)
     assert generations == finished
-    which = f"the last {limit} generations" if first and limit > 1 else f"generation {finished - 1}"
+    which = f"the last {limit} generations" if first and limit > 1 else f"generation {finished}"
     cause = "first failure: ValueError: no licence (licensed.py:11 in cost)"
     assert reason.startswith(f"all jobs of {which} failed; {cause} (stop.failed_generations: {limit}); see ")
     assert runs.status(tmp_path / "run")["failed_episodes"] == POPULATION * (finished - first)

@@ -91,7 +91,7 @@ def test_state_after_a_failed_update_is_saved_only_if_it_is_whole(
     config = yaml.safe_load(runs.tiny(tmp_path).read_text())
     config["algorithm"]["optimizer"], config["checkpoint"] = steep, {"interval": 0, "interval_seconds": 0}
     with hpc_es.train(config, tmp_path / "run") as run:
-        with pytest.raises(RunError, match="theta is not finite after generation 0"):
+        with pytest.raises(RunError, match="theta is not finite after generation 1"):
             next(run)
         if in_place:
             with pytest.raises(RunError, match="failed while it changed the state, which cannot be saved"):

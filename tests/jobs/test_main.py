@@ -133,7 +133,7 @@ def test_run_fails_with_a_reason_if_all_episodes_fail(tmp_path: Path) -> None:
     faults = ("task.env_kwargs.fault=raise", "task.env_kwargs.every=1", "seed=2")  # with others some end before step 3
     done = runs.train(3, tmp_path / "run", *faults)
     assert done.status == 1 and "Traceback" not in done.stderr, str(done)
-    text = "all jobs of generation 0 failed; first failure: ValueError: the simulator diverged (trouble.py:"
+    text = "all jobs of generation 1 failed; first failure: ValueError: the simulator diverged (trouble.py:"
     assert done.stderr.count("\n") == 1 and done.stderr.startswith(f"hpc_es: {text}")
     message = runs.status(tmp_path / "run")
     assert (message["status"], message["exit_status"]) == ("failed", 1) and message["reason"].startswith(text)
@@ -149,9 +149,9 @@ def test_failure_on_another_rank_is_logged_by_rank_0_with_its_traceback(tmp_path
     done = runs.finished(3, tmp_path / "run", *faults, "stop.generations=3")
     assert done.stderr == ""
     lines = [line for line in done.stdout.splitlines() if "the simulator diverged" in line]
-    assert len(lines) == 1 and lines[0].startswith("[rank 2] generation 0: ")
+    assert len(lines) == 1 and lines[0].startswith("[rank 2] generation 1: ")
     entry = (tmp_path / "run" / "failures.log").read_text()
-    assert entry.count("=== ") == 1 and "raise ValueError" in entry and "[rank 2] generation 0: " in entry
+    assert entry.count("=== ") == 1 and "raise ValueError" in entry and "[rank 2] generation 1: " in entry
     failed = sum(row["failed_episodes"] for row in runs.rows(tmp_path / "run"))
     assert runs.status(tmp_path / "run")["failed_episodes"] == failed > 0
     assert f", {failed} failed episodes" in done.stdout.splitlines()[-1]
@@ -214,7 +214,7 @@ def test_non_finite_theta_ends_the_run_and_is_not_saved(ranks: int, tmp_path: Pa
     run, steep = tmp_path / "run", "algorithm.optimizer.learning_rate=1e39"  # infinite in float32
     done = runs.train(ranks, run, steep, "checkpoint.interval=1")
     assert done.status == 1 and "Traceback" not in done.stderr, str(done)
-    said = "theta is not finite after generation 0: lower algorithm.optimizer.learning_rate"
+    said = "theta is not finite after generation 1: lower algorithm.optimizer.learning_rate"
     assert done.stderr.count(said) == 1 and said in runs.status(run)["reason"]
     assert runs.status(run)["status"] == "failed"
     assert runs.newest(run).state.generation == 0 and np.isfinite(runs.newest(run).state.theta).all()

@@ -107,6 +107,21 @@ def test_killed_run_resumes_on_other_ranks(reference: Path, tmp_path: Path) -> N
     assert runs.rows(run) == runs.rows(longer)
 
 
+def test_exceptions_in_called_code_are_failures_on_any_ranks(tmp_path: Path) -> None:
+    """The calls of a round differ: 14 candidates are 4, 4, 4 and 2 on one rank, and 3, 3, 3, 3 and 2 on two."""
+    model = (f"task.model={MODELS}:calling", "stop.generations=3")
+    finished(1, tmp_path / "one", *model)
+    done = finished(2, tmp_path / "two", *model, "mpi.chunk_size=3")
+    runs.assert_same(tmp_path / "two", tmp_path / "one")
+    assert sum(row["failed_episodes"] for row in runs.rows(tmp_path / "one")) > 0
+    assert "Traceback" not in str(done)
+    assert done.stdout.startswith("starting JAX, and compiling what it computes ...\n")
+    assert done.stdout.count("starting") == 1  # by rank 0
+    log = (tmp_path / "one" / "failures.log").read_text()
+    assert "ValueError: too steep (own_models.py:" in log
+    assert "site-packages" not in log
+
+
 def test_resumed_run_does_not_create_initial_parameters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run, whole = tmp_path / "run", tmp_path / "whole"
     trained(run, stop={"generations": 1})

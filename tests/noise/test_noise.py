@@ -9,7 +9,9 @@ from hpc_es.core.data import Float32
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.keys import Keys
 from hpc_es.core.population import Noise
+from hpc_es.mpi.world import World
 from hpc_es.noise import BlockNoise, portable
+from hpc_es.noise import table as table_noise
 from hpc_es.noise.counter import BLOCK, CounterNoise
 from hpc_es.noise.table import FILL_BLOCK, TableNoise, check_size, fill
 
@@ -186,3 +188,12 @@ def test_blocks_of_noise_can_have_any_widths() -> None:
     assert one.tolist() == [[-10, -11, -12, -13, -14]]
     parts = [cut.weighted_sums(0, weights, (1,), block, np.dtype(np.float64)) for block in range(2)]
     assert np.concatenate(parts, axis=1).tolist() == one.tolist() and parts[0].shape == (1, 2)
+
+
+@pytest.mark.parametrize(("numbers", "said"), [(99, "filling the noise table, 0.0 GB per node ...\n"), (100, "")])
+def test_filling_a_large_table_is_announced(
+    numbers: int, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(table_noise, "ANNOUNCED_NUMBERS", numbers)
+    table_noise.share(table_noise.Options(table_size=100), Keys(1), World("none"))
+    assert capsys.readouterr().out == said

@@ -15,7 +15,7 @@ from hpc_es.core.data import Box, Discrete, MultiDiscrete, ObservationSpec, Spac
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.population import Explicit
 from hpc_es.policies import network
-from tests.helpers import own_networks
+from tests.helpers import fake_torch, own_networks
 from tests.helpers.populations import candidates, random_inputs
 
 BOX = Box(np.array([-1, -0.5], np.float32), np.array([1, 0.25], np.float32))
@@ -331,14 +331,31 @@ def test_parameters_and_outputs_that_cannot_be_used(build: Any, text: str, monke
     assert text in returned(build, monkeypatch)
 
 
-def torch_module() -> Any:
-    module = type("Linear", (), {"__module__": "torch.nn.modules.linear"})
-    return module()
+def torch_objects(name: str = "") -> Any:
+    """What a user of PyTorch returns: the module, its weights, or functions of tensors."""
+    module, tensor = fake_torch.Linear(), fake_torch.Tensor()
+    objects = {
+        "module": module,
+        "weights": module.state_dict(),
+        "forward": module.forward,
+        "init": (lambda key: {"kernel": tensor}, lambda tree, x: x),
+        "apply": (lambda key: {"kernel": np.zeros((3, 2), np.float32)}, lambda tree, x: tensor),
+    }
+    return objects[name]
 
 
-def test_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
-    text = "returns a PyTorch module (torch.nn.modules.linear.Linear), which neither JAX nor TensorFlow can compile"
-    assert text in returned(torch_module(), monkeypatch)
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("module", "own_networks:wrong returns a PyTorch module (torch.nn.modules.linear.Linear), which neither JAX"),
+        ("weights", "own_networks:wrong returns a PyTorch tensor (torch.Tensor), which neither JAX nor TensorFlow can"),
+        ("forward", "own_networks:wrong returns a PyTorch module (torch.nn.modules.linear.Linear), which neither JAX"),
+        ("init", "expected NumPy or JAX arrays, such as {name: value.float().numpy() for name, value in module.state_"),
+        ("apply", "apply of tests.helpers.own_networks:wrong returns a PyTorch tensor (torch.Tensor), which neither"),
+    ],
+)
+def test_pytorch(name: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert text in returned(lambda: torch_objects(name), monkeypatch)
 
 
 def keras_model(*layers: Any) -> Any:

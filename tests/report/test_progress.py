@@ -13,7 +13,7 @@ import pytest
 
 from hpc_es.config.schema import Stop
 from hpc_es.report import progress as module
-from hpc_es.report.progress import Progress, clock, number, on_terminal, seconds_left, split
+from hpc_es.report.progress import Progress, clock, fitting, number, on_terminal, seconds_left, split
 from hpc_es.storage.metrics_log import Number
 
 
@@ -108,6 +108,23 @@ def test_progress_with_constraints_has_violation_and_feasible_share(
         progress.close()
     first, second = capsys.readouterr().out.splitlines()
     assert "best value 2  violation 0.5  feasible 0%" in first and "best value 2  feasible 25%" in second
+
+
+@pytest.mark.parametrize(
+    ("columns", "expected"),
+    [
+        (None, ["generation 2", "return 10", "time a 90% b 10%", "elapsed 0:04", "left 0:06"]),
+        (66, ["generation 2", "return 10", "time a 90% b 10%", "elapsed 0:04", "left 0:06"]),
+        (65, ["generation 2", "return 10", "elapsed 0:04", "left 0:06"]),
+        (34, ["generation 2", "return 10", "left 0:06"]),
+        (33, ["generation 2", "return 10"]),
+        (5, ["generation 2"]),
+    ],
+)
+def test_line_on_a_terminal_is_not_longer_than_it_is_wide(columns: int | None, expected: list[str]) -> None:
+    """The whole line has 12 + 9 + 16 + 12 + 9 characters and four gaps of 2: 66."""
+    entries = ["generation 2", "return 10", "time a 90% b 10%", "elapsed 0:04", "left 0:06"]
+    assert fitting(entries, columns) == expected
 
 
 @pytest.mark.parametrize(("goal", "sign"), [("minimise", -1), ("maximise", 1)])

@@ -38,7 +38,7 @@ def test_each_failure_kind_is_sent_and_written_once_in_job_order() -> None:
     assert (len(first.pending), len(second.pending)) == (1, 2)
     first.write([first.take(), second.take()])
     assert [(report.job, report.rank, report.failure.text) for report in written] == [(2, 1, "b"), (3, 1, "a too")]
-    assert written[0].line() == "[rank 1] generation 3: job 2: b" and written[0].host == "node1"
+    assert written[0].line() == "[rank 1] generation 4: job 2: b" and written[0].host == "node1"
     second.add(4, Chunk(0, 0, 4), [Failure("a", "A"), Failure("b", "B")])
     assert not second.pending
 
@@ -54,7 +54,7 @@ def test_collecting_on_one_rank_writes_and_clears_reports() -> None:
     one = reports(0, written)
     one.add(0, Chunk(0, 5, 1, "evaluate"), [Failure("x", "X")])
     one.collect(World("none"))
-    assert [report.line() for report in written] == ["[rank 0] generation 0: evaluation 5: x"]
+    assert [report.line() for report in written] == ["[rank 0] generation 1: evaluation 5: x"]
     assert not one.pending and one.first == "x" and np.array_equal(one.take(), np.frombuffer(b"[]", np.uint8))
 
 

@@ -148,4 +148,4 @@ def test_notice_is_repeated_only_after_a_long_pause(monkeypatch: pytest.MonkeyPa
     due = {3: ["a"], 4: ["a", "b"], 6: ["a"], 4 + QUIET_GENERATIONS: ["b"], 5 + QUIET_GENERATIONS: ["a"]}
     for generation, notices in due.items():
         recorder.notices(generation, notices)
-    assert lines == ["generation 3: a", "generation 4: b", f"generation {4 + QUIET_GENERATIONS}: b"]
+    assert lines == ["generation 4: a", "generation 5: b", f"generation {5 + QUIET_GENERATIONS}: b"]

@@ -39,6 +39,7 @@ from hpc_es.algorithms.common import optimizers
 from hpc_es.algorithms.common.strategy import Strategy
 from hpc_es.bandits.setting import BanditSetting
 from hpc_es.config.options import Count, NonNegative, Positive, Probability, option, options, unused
+from hpc_es.core.callbacks import callback_errors
 from hpc_es.core.data import (
     EPISODE_LENGTH,
     IMAGE,
@@ -399,7 +400,8 @@ class ActorCritic(Strategy[None]):
         self, state: State, recorded: Trajectories, memory: Sequence[Array] | None = None
     ) -> dict[str, Array]:
         """Return the gradient, float32[params + value_size], and SUMS of a chunk, float64[3]."""
-        gradient, sums = self._network.gradient(self._loss, self._weights(state), recorded, memory)
+        with callback_errors:
+            gradient, sums = self._network.gradient(self._loss, self._weights(state), recorded, memory)
         return {optimizers.GRADIENT: gradient, SUMS: sums}
 
     def _weights(self, state: State) -> Weights:

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from hpc_es.core.callbacks import callback_errors
 from hpc_es.core.data import Array, Float32, Normaliser
 from hpc_es.core.population import Layout, Population, candidate_parts
 from hpc_es.policies.networks.heads import ActionHead, normalise
@@ -76,11 +77,13 @@ class CompiledActor:
             observations = normalise(observations.astype(np.float32), self._normaliser)
         padded = observations if len(self._padding) == self._rows else observations[self._padding]
         outputs = []
-        for index, span in enumerate(self._spans):
-            output, memory = self._call.step(self._parameters[index], self._memory[index], padded[span])
-            outputs.append(output)
-            self._memory[index] = list(memory)
-        return self._head.actions(np.concatenate([np.asarray(output) for output in outputs])[: self._rows])
+        with callback_errors:
+            for index, span in enumerate(self._spans):
+                output, memory = self._call.step(self._parameters[index], self._memory[index], padded[span])
+                outputs.append(output)
+                self._memory[index] = list(memory)
+            results = np.concatenate([np.asarray(output) for output in outputs])
+        return self._head.actions(results[: self._rows])
 
     def keep(self, rows: npt.NDArray[np.intp]) -> None:
         memory = [leaf[rows] for leaf in self.memory()]
@@ -125,9 +128,11 @@ class SharedActor:
         if self._observations is None:
             self._observations = np.zeros((self._rows, *observations.shape[1:]), observations.dtype)
         self._observations[self._positions] = observations
-        outputs, memory = self._call.step(self._parameters, self._memory, self._observations)
-        self._memory = list(memory)
-        return self._head.actions(np.asarray(outputs)[self._positions])
+        with callback_errors:
+            outputs, memory = self._call.step(self._parameters, self._memory, self._observations)
+            self._memory = list(memory)
+            results = np.asarray(outputs)
+        return self._head.actions(results[self._positions])
 
     def keep(self, rows: npt.NDArray[np.intp]) -> None:
         self._positions = self._positions[rows]

@@ -31,7 +31,8 @@ from hpc_es.core.data import Array, Float32, ObservationSpec
 from hpc_es.core.errors import ConfigError, failure_from_error
 from hpc_es.core.policy import Tree
 from hpc_es.core.population import Layout
-from hpc_es.devices.jax_setup import compiling
+from hpc_es.core.pytorch import refuse_torch
+from hpc_es.devices.jax_setup import compiling, tracing_text
 from hpc_es.policies.networks.jax_convolutions import convolving_in_turn
 from hpc_es.policies.networks.jax_low_rank import with_factors
 from hpc_es.policies.networks.keras_networks import KerasNetwork
@@ -51,6 +52,12 @@ from hpc_es.policies.networks.network import (
 
 EXPECTED = (
     "a pair (init, apply) of functions, an object with init, memory and apply, or a module of flax, equinox or Keras"
+)
+WITHOUT_TORCH = (
+    f"expected {EXPECTED}; or write a custom policy, which may compute with PyTorch (docs/extending/policies.md)"
+)
+TORCH_ARRAYS = (
+    "expected NumPy or JAX arrays, such as {name: value.float().numpy() for name, value in module.state_dict().items()}"
 )
 Build = Callable[[int], Any]  # seed -> what the builder returns
 
@@ -98,6 +105,7 @@ class TreeNetwork:
         arrays = iter([jnp.asarray(parameters[path]).astype(dtype) for path, dtype in self._dtypes.items()])
         leaves = [next(arrays) if leaf is None else leaf for leaf in self._constants]
         outputs, after = self._functions.apply(jax.tree.unflatten(self._tree, leaves), memory, observation)
+        refuse_torch(KEY, f"apply of {self._name}", outputs, WITHOUT_TORCH)
         return outputs, after
 
 
@@ -111,6 +119,7 @@ def named_arrays(key: str, name: str, tree: Any) -> dict[str, Any]:
 
     `key` and `name` are the config key and the function that the message names.
     """
+    refuse_torch(key, name, tree, TORCH_ARRAYS)
     paths, _ = jax.tree_util.tree_flatten_with_path(tree)
     arrays = {_path_text(path): leaf for path, leaf in paths if is_array(leaf)}
     require_parameters(key, name, arrays)
@@ -138,7 +147,7 @@ def _call_apply(name: str, observation: Any, function: Callable[..., Any], *argu
     except ConfigError:
         raise
     except Exception as error:  # of the user's code
-        text = f"apply of {name} fails for an observation {array_text(observation)}: {failure_from_error(error).text}"
+        text = f"apply of {name} fails for an observation {array_text(observation)}: {tracing_text(error)}"
         raise ConfigError([(KEY, f"{text}: {ONE_OBSERVATION}")]) from error
 
 
@@ -154,7 +163,7 @@ def jax_network(build: Build, name: str, observations: ObservationSpec, frozen: 
         frozen: whether to accept what only training uses: mutable statistics as constants, dropout without effect.
     """
     built = build(0)
-    _refuse_torch(built, name)
+    refuse_torch(KEY, name, built, WITHOUT_TORCH)
     if all(hasattr(built, attribute) for attribute in ("layout", "backend", "initial", "memory", "apply")):
         network: Network = built
         return network
@@ -189,14 +198,6 @@ def _is_instance(value: Any, module: str, name: str) -> bool:
     """Return whether a value is an instance of a class of a module; it is not if nothing has imported the module."""
     cls = getattr(sys.modules.get(module), name, None)
     return cls is not None and isinstance(value, cls)
-
-
-def _refuse_torch(built: Any, name: str) -> None:
-    values = built if isinstance(built, tuple | list) else (built,)
-    if any(cls.__module__.partition(".")[0] == "torch" for value in values for cls in type(value).__mro__):
-        text = f"{name} returns a PyTorch module ({_type_text(built)}), which neither JAX nor TensorFlow can compile"
-        text += ", and whose results for one candidate depend on the size of the batch and the number of threads"
-        raise ConfigError([(KEY, f"{text}: expected {EXPECTED}")])
 
 
 def _from_linen(module: Any, name: str, zeros: Any, frozen: bool) -> TreeFunctions:
@@ -318,7 +319,7 @@ def check(network: Network, again: Network, name: str, observations: Observation
     parameters = network.layout.split(network.initial(np.random.default_rng(0)))
     ones = np.ones(observations.shape, observations.dtype)
     first, second, other = (
-        [np.asarray(leaf) for leaf in jax.tree.leaves(one.apply(parameters, one.memory(), ones))]
+        [np.asarray(leaf) for leaf in jax.tree.leaves(_call_apply(name, ones, one.apply, parameters, one.memory()))]
         for one in (network, network, again)
     )
     require_deterministic(name, first, second)

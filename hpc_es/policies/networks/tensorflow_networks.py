@@ -22,6 +22,7 @@ import numpy as np
 from hpc_es.core.data import Array, ObservationSpec
 from hpc_es.core.errors import ConfigError, failure_from_error
 from hpc_es.core.policy import Policy, Tensor
+from hpc_es.core.pytorch import refuse_torch
 from hpc_es.policies.lstm import LSTM
 from hpc_es.policies.mlp import MLP
 from hpc_es.policies.networks.layers import (
@@ -62,8 +63,9 @@ def tensorflow_network(build: Callable[[int], Any], name: str, observations: Obs
         from hpc_es.policies.networks.keras_networks import KerasNetwork
 
         return KerasNetwork(build, built, name, observations, frozen)
-    module = type(built).__module__.partition(".")[0]
-    remedy = ", or policy.backend: jax for networks in JAX" if module != "torch" else ": PyTorch is not supported"
+    custom = "or write a custom policy, which may compute with PyTorch (docs/extending/policies.md)"
+    refuse_torch(KEY, name, built, f"expected {EXPECTED}; {custom}")
+    remedy = ", or policy.backend: jax for networks in JAX"
     actual = f"{type(built).__module__}.{type(built).__name__}".removeprefix("builtins.")
     raise ConfigError([(KEY, f"expected {name} to return {EXPECTED}, found {actual}{remedy}")])
 

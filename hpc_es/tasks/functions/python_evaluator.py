@@ -20,7 +20,7 @@ from dataclasses import field
 from decimal import Decimal
 from numbers import Real
 from pathlib import Path
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -275,20 +275,22 @@ def as_numbers(result: object, count: int) -> list[float]:
 
 def _as_float64(result: object, expected: str) -> Float64:
     """Return numbers of any real type; a masked number is NaN, one too large for float64 infinite."""
-    array = np.asanyarray(result)
+    array: Any = np.asanyarray(result)
     if isinstance(array, np.ma.MaskedArray):
         # What is below the mask is no result.
         array = array.astype(np.float64).filled(np.nan) if array.dtype.kind in "biuf" else array.filled()
     if array.dtype.kind == "O" and array.size and all(isinstance(item, Real | Decimal) for item in array.flat):
         # Whole numbers beyond 64 bits, which programs write too, fractions and decimals.
-        return np.array([as_float(item) for item in array.flat], np.float64).reshape(array.shape)
+        found: Float64 = np.array([as_float(item) for item in array.flat], np.float64).reshape(array.shape)
+        return found
     if array.dtype.kind not in "biuf":
         got = "None: does it return its value?" if result is None else f"{type(result).__name__} {str(result)[:40]!r}"
         raise ValueError(f"expected {expected}, got {got}")
-    return array.astype(np.float64)
+    numbers: Float64 = array.astype(np.float64)
+    return numbers
 
 
-def as_float(number: Real | Decimal) -> float:
+def as_float(number: Any) -> float:
     """Return a number as float64; infinite if it is too large, such as a whole number of 400 digits."""
     try:
         return float(number)

@@ -26,6 +26,7 @@ from hpc_es.config.registry import import_function
 from hpc_es.core.data import Actions, Box, Discrete, Keywords, MultiDiscrete, ObservationSpec, Spaces, flat_observations
 from hpc_es.core.errors import EXTRAS, ConfigError, error_text, install_command, nearest, one_line
 from hpc_es.core.quiet import take_mujoco_warnings
+from hpc_es.devices.jax_setup import tracing_text
 
 MEMBERS = ("reset", "step", "observations", "actions", "limit")
 KEY = "threefry2x32"  # explicit, since users can change JAX's default
@@ -103,8 +104,7 @@ def traced(environment: Environment, name: str) -> Traced:
     except ConfigError:
         raise
     except Exception as error:
-        first_line = "".join(str(error).strip().splitlines()[:1])
-        text = f"{name} cannot be traced: {type(error).__name__}: {first_line}"
+        text = f"{name} cannot be traced: {tracing_text(error)}"
         raise ConfigError([("task.env_id", text)]) from error
     if observation.shape != spec.shape:
         text = (

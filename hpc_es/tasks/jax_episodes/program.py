@@ -5,7 +5,7 @@ A call runs in segments of steps in another thread, so that the rank can answer 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -26,10 +26,10 @@ from hpc_es.core.data import (
     behaviour,
     row_dtype,
 )
-from hpc_es.core.errors import ConfigError, Failure, failure_from_text
+from hpc_es.core.errors import ConfigError, EvaluationError, Failure, failure_from_text
 from hpc_es.core.policy import DIVERGED, Batch, Pure, PurePolicy
 from hpc_es.core.population import Factorisation, Population, candidate_parts
-from hpc_es.devices.jax_setup import compiling, in_thread
+from hpc_es.devices.jax_setup import compiling, in_thread, tracing_text
 from hpc_es.noise.portable_jax import candidates
 from hpc_es.policies.networks.heads import Logits
 from hpc_es.policies.networks.jax_low_rank import FactoredPolicy
@@ -70,21 +70,26 @@ class CompiledCall:
 
     def trace(self) -> None:
         """Check that environment and policy are compatible, without compiling; ConfigError if they are not."""
+        self._traced(partial(jax.eval_shape, self._segment))
+
+    def _traced(self, trace: Callable[..., Any]) -> Any:
+        """Return the result of a function that traces a call for these arguments; ConfigError if that fails."""
         try:
-            jax.eval_shape(self._segment, self._carry(), self.no_inputs(), np.int32(1))
-        except Exception as error:
-            first_line = "".join(str(error).strip().splitlines()[:1])
-            text = f"episodes of this environment cannot be traced: {type(error).__name__}: {first_line}"
+            return trace(self._carry(), self.no_inputs(), np.int32(1))
+        except ConfigError:
+            raise
+        except Exception as error:  # of the user's code
+            text = f"episodes of this environment cannot be traced: {tracing_text(error)}"
             raise ConfigError([("task.env_id", text)]) from error
 
     def compile(self, poll: Poll) -> None:
-        """Compile the call, or read it from the persistent cache."""
+        """Compile the call, or read it from the persistent cache; ConfigError as for `trace`."""
         if self._compiled is None:
             self._compiled = in_thread(self._compile_segment, poll)
 
     def _compile_segment(self) -> Any:
         with compiling():
-            return self._segment.lower(self._carry(), self.no_inputs(), np.int32(1)).compile()
+            return self._traced(self._segment.lower).compile()
 
     def _carry(self) -> Carry:
         if self._initial is None:
@@ -120,8 +125,35 @@ class CompiledCall:
         common, own = candidate_parts(population, population.layout, self.factored)
         return np.concatenate([part.reshape(len(part), -1) for part in own.values()], axis=1, dtype=np.float32), common
 
+    def played(
+        self, inputs: CallInputs, jobs: range, segment_steps: int, poll: Poll
+    ) -> Iterator[tuple[range, PlayResults | Failure, int]]:
+        """Yield the results of the jobs of a call, [plays] with padding, and the number of steps.
+
+        If Python code that the call calls fails, the two halves of the jobs are played in calls of the same size, and
+        so on, until a job that fails is alone: it gets the failure. The result of a job does not depend on the others
+        of its call, so it is the same in all of them.
+        """
+        try:
+            results, steps = self.run(inputs, segment_steps, poll)
+        except EvaluationError as error:
+            failure = error.failure
+        else:
+            yield jobs, results, steps
+            return
+        if len(jobs) == 1:
+            yield jobs, failure, 0
+            return
+        middle = len(jobs) // 2
+        for half in (range(middle), range(middle, len(jobs))):
+            own = jobs[half.start : half.stop]
+            yield from self.played(inputs_of_jobs(self.form, inputs, half), own, segment_steps, poll)
+
     def run(self, inputs: CallInputs, segment_steps: int, poll: Poll) -> tuple[PlayResults, int]:
-        """Return the results of all plays as NumPy arrays [plays], with padding, and the number of steps."""
+        """Return the results of all plays as NumPy arrays [plays], with padding, and the number of steps.
+
+        Raises EvaluationError if Python code that the call calls fails.
+        """
         self.compile(poll)
         inputs = jax.device_put(inputs) if jax.default_backend() == "gpu" else inputs  # once for all segments
         carry, is_open = self._carry(), True
@@ -169,6 +201,17 @@ def inputs_of(
     )
 
 
+def inputs_of_jobs(form: CallShape, inputs: CallInputs, jobs: range) -> CallInputs:
+    """Return the padded inputs of a call for some of the jobs of another one, by their positions there."""
+    plays = slice(jobs.start * form.episodes, jobs.stop * form.episodes)
+    return inputs._replace(
+        theta=padded(np.asarray(inputs.theta)[jobs.start : jobs.stop], form.jobs, np.float32),
+        keys=padded(inputs.keys[plays], form.plays, np.uint32),
+        noise_keys=padded(inputs.noise_keys[plays], form.plays, np.uint32),
+        count=np.int32(len(jobs) * form.episodes),
+    )
+
+
 def noise_keys(form: CallShape, generators: Sequence[np.random.Generator]) -> Array:
     """Return the keys of actions, uint32[plays, 2], drawn from each job's generator."""
     drawn = [generator.integers(2**32, size=(form.episodes, 2), dtype=np.uint32) for generator in generators]
@@ -197,8 +240,12 @@ class ChunkResults:
         self.failures: list[Failure] = []
         self.sums = ObservationSums(batch, spec)
 
-    def add(self, results: PlayResults, jobs: range) -> None:
-        """Add the results of a call for these jobs of the batch."""
+    def add(self, results: PlayResults | Failure, jobs: range) -> None:
+        """Add the results of a call for these jobs of the batch, or the failure of one job."""
+        if isinstance(results, Failure):
+            self.rows["return_"][jobs.start] = np.nan
+            self.failures.append(replace(results, position=jobs.start))
+            return
         shape, plays = (len(jobs), self._form.episodes), len(jobs) * self._form.episodes
         rows = self.rows[jobs.start : jobs.stop]
         failed = results.failed[:plays].reshape(shape)

@@ -230,7 +230,10 @@ class Options:
     platform: Kind | None = option("cpu or gpu, in place of device; null: as device", None, may_change=True)
     reward_offset: float = option("number added to the reward of each training step, such as -1", 0.0)
     on_failed_episode: Literal["drop", "abort"] = option(
-        "action after a NaN in an episode: leave the job out of the update, or end the run", "drop", may_change=True
+        "action after a NaN in an episode, or an exception in Python code that the environment calls: leave the job "
+        "out of the update, or end the run",
+        "drop",
+        may_change=True,
     )
     compilation_cache: bool = option(
         "whether compiled code is cached in the run directory, for other ranks and resumed runs", True, may_change=True
@@ -351,9 +354,9 @@ class JaxEpisodes:
             jobs = range(start, min(start + size, len(candidates)))
             offset = self.options.reward_offset
             inputs = inputs_of(program.form, theta, common, normaliser, batch, jobs, offset, actor.generators)
-            results, call_steps = program.run(inputs, self.options.segment_steps, poll)
-            chunk.add(results, jobs)
-            steps += call_steps
+            for played, results, call_steps in program.played(inputs, jobs, self.options.segment_steps, poll):
+                chunk.add(results, played)
+                steps += call_steps
         if chunk.failures and self.options.on_failed_episode == "abort":
             first = f"job {chunk.failures[0].position} of the chunk: {chunk.failures[0].text}"
             raise RunError(f"an episode failed and task.on_failed_episode is abort: {first}")

@@ -23,27 +23,32 @@ import math
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any, Literal, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpy.typing as npt
 
 from hpc_es.core.data import ALIGNMENT, Array, Float32, Float64, Poll, aligned_empty
-from hpc_es.core.errors import ConfigError, RunError, failure_from_error, nearest
+from hpc_es.core.errors import ConfigError, EvaluationError, RunError, failure_from_error, nearest
 from hpc_es.core.machine import return_freed_memory
 from hpc_es.core.policy import Tree
 from hpc_es.core.population import Factorisation, Layout, Population, own_shapes
-from hpc_es.devices.jax_setup import in_thread
+from hpc_es.core.pytorch import refuse_torch
+from hpc_es.devices.jax_setup import in_thread, tracing_text
 from hpc_es.noise.portable_jax import candidates
 from hpc_es.policies.network import restored_session, seed_generators
 from hpc_es.policies.networks.jax_convolutions import convolving_in_turn
 from hpc_es.policies.networks.jax_low_rank import formed_weights, with_factors
-from hpc_es.policies.networks.jax_networks import is_array, named_arrays
+from hpc_es.policies.networks.jax_networks import TORCH_ARRAYS, is_array, named_arrays
 from hpc_es.policies.networks.keras_networks import inference_arguments, parameters_by_path, stateful_layer
 from hpc_es.policies.networks.network import array_text
 
 KEY = "task.model"
+WITHOUT_TORCH = f"{TORCH_ARRAYS}, and a score in JAX that computes with them (docs/guides/models.md)"
 FREED_BYTES = 1 << 24  # of initial parameters, after which freed memory is returned to the system
 REQUIRED, OPTIONAL = ("parameters", "score", "batch"), ("validation",)
 Source = Literal["batch", "validation"]
@@ -213,12 +218,17 @@ class Model:
         return theta
 
     def data(self, source: Source, seed: int) -> Tree:
-        """Return a batch as a tree of NumPy arrays in dtypes of JAX; RunError if it fails or has other shapes."""
+        """Return a batch as a tree of NumPy arrays in dtypes of JAX.
+
+        Raises EvaluationError if the user's function fails, RunError if the batch has other shapes.
+        """
         arguments = () if source == "validation" and self.has_fixed_validation else (seed,)
         try:
             batch: Tree = jax.tree.map(_numbers, self._batches[source](*arguments))
         except Exception as error:  # of the user's code
-            raise RunError(f"{source}({seed}) of {self.name} fails: {failure_from_error(error).text}") from error
+            failure = failure_from_error(error)
+            text = f"{source}({seed}) of {self.name} fails: {failure.text}"
+            raise EvaluationError(text, replace(failure, text=text)) from error
         shapes = jax.tree.map(lambda array: jax.ShapeDtypeStruct(array.shape, array.dtype), batch)
         expected = self._shapes.setdefault(source, shapes)
         if shapes != expected:
@@ -241,6 +251,9 @@ class Model:
 
     def _result(self, result: Any) -> tuple[Any, Mapping[str, Any]]:
         """Return fitness and metrics of a result of `score`; ConfigError if it is something else."""
+        refuse_torch(
+            KEY, f"score of {self.name}", result, "expected a number that JAX computes (docs/guides/models.md)"
+        )
         fitness, metrics = result if isinstance(result, tuple) and len(result) == 2 else (result, {})
         expected = f"expected score of {self.name} to return a number, or a number and a dict of numbers"
         if not isinstance(metrics, Mapping):
@@ -285,6 +298,8 @@ def _members(created: Any, name: str) -> dict[str, Any]:
     """Return the members of what the user's function returns; ConfigError if one is missing or not callable."""
     expected = f"expected {name} to return a dict or an object with parameters, score and batch"
     known = (*REQUIRED, *OPTIONAL)
+    if not isinstance(created, Mapping):
+        refuse_torch(KEY, name, created, WITHOUT_TORCH)
     if isinstance(created, Mapping):
         unknown = [key for key in created if key not in known]
         if unknown:
@@ -305,6 +320,7 @@ def _members(created: Any, name: str) -> dict[str, Any]:
 
 def _parameters(value: Any, name: str) -> Parameters:
     """Return the parameters that a tree, a Keras model, or a function of a seed describes."""
+    refuse_torch(KEY, name, value, WITHOUT_TORCH)
     leaves = jax.tree.leaves(value)
     is_function = callable(value) and not _is_keras(value) and len(leaves) == 1 and leaves[0] is value
 
@@ -314,10 +330,12 @@ def _parameters(value: Any, name: str) -> Parameters:
         with restored_session():
             seed_generators(seed)
             try:
-                return value(seed)
+                parameters = value(seed)
             except Exception as error:  # of the user's code
                 text = f"the function parameters of {name} fails: {failure_from_error(error).text}"
                 raise ConfigError([(KEY, text)]) from error
+        refuse_torch(KEY, name, parameters, WITHOUT_TORCH)
+        return parameters
 
     return KerasParameters(call, name) if _is_keras(call(0)) else TreeParameters(call, name)
 
@@ -428,19 +446,22 @@ class ScoreCall:
 
     def trace(self) -> None:
         """Trace the score; ConfigError if it fails, or does not return numbers."""
+        self._traced(partial(jax.eval_shape, self._function))
+
+    def compile(self, poll: Poll) -> None:
+        """Compile the call, or read it from the persistent cache; ConfigError as for `trace`."""
+        if self._compiled is None:
+            self._compiled = in_thread(lambda: self._traced(self._function.lower).compile(), poll)
+
+    def _traced(self, trace: Callable[..., Any]) -> Any:
+        """Return the result of a function that traces the score for these arguments; ConfigError if the score fails."""
         try:
-            jax.eval_shape(self._function, self._common, self._parts, self._batch)
+            return trace(self._common, self._parts, self._batch)
         except ConfigError:
             raise
         except Exception as error:  # of the user's code
-            text = f"score fails on a batch {tree_text(self._batch)}: {failure_from_error(error).text}"
+            text = f"score fails on a batch {tree_text(self._batch)}: {tracing_text(error)}"
             raise ConfigError([(KEY, text)]) from error
-
-    def compile(self, poll: Poll) -> None:
-        """Compile the call, or read it from the persistent cache."""
-        if self._compiled is None:
-            arguments = self._common, self._parts, self._batch
-            self._compiled = in_thread(lambda: self._function.lower(*arguments).compile(), poll)
 
     def total_bytes(self, poll: Poll = lambda: None) -> int:
         """Return the bytes that the compiled call needs beside theta: arguments, results and intermediate arrays."""
@@ -462,7 +483,7 @@ class ScoreCall:
         """Return fitness and metrics, float64[jobs] and float64[jobs, metrics]; without `jobs` of one candidate.
 
         `parts` are the parameters by name, float32[jobs, *shape], of NumPy or JAX; with low-rank factors they and
-        `common` are those of `candidate_parts`.
+        `common` are those of `candidate_parts`. Raises EvaluationError if Python code that the score calls fails.
         """
         self.compile(poll)
         arguments = [dict(common or {}), dict(parts), batch]
@@ -476,28 +497,38 @@ class ScoreCall:
 
 
 def on_device(part: Array, jobs: int | None = None) -> Any:
-    """Return a part of some candidates, [candidates, *shape], on the device, padded with zeros to `jobs` rows.
+    """Return a part of some candidates, [candidates, *shape], on the device, padded to `jobs` rows with the last one.
 
     Without `jobs` it is a part of one vector, [*shape]. On a CPU the result has the memory of an array at an aligned
     address, so it must not be kept beyond an update, which may overwrite theta.
     """
     if jobs is not None and len(part) < jobs:
-        part = np.concatenate([part, np.zeros((jobs - len(part), *part.shape[1:]), part.dtype)])
+        part = part[padded(range(len(part)), jobs)]
     return jax.device_put(part).block_until_ready()
 
 
-def candidates_on_device(population: Population, rows: slice, jobs: int) -> dict[str, Any]:
+def padded(rows: range, jobs: int) -> npt.NDArray[np.intp]:
+    """Return the candidates of a call, int[jobs]: these rows, and the last one again in the places that are left.
+
+    Every place has a candidate that is evaluated anyway, so that Python code that a score calls gets no other.
+    """
+    return np.minimum(np.arange(rows.start, rows.start + jobs), rows.stop - 1)
+
+
+def candidates_on_device(population: Population, rows: range, jobs: int) -> dict[str, Any]:
     """Return the parts of these candidates by name, [jobs, *shape], on the device, with padding.
 
     A GPU computes those with portable noise itself.
     """
+    taken = slice(rows.start, rows.stop)
     parts = {}
     for name, (start, stop) in population.layout.spans.items():
         drawn = candidates(population, jobs, start, stop) if jax.default_backend() == "gpu" else None
         if drawn is None:
-            parts[name] = on_device(population.part(name)[rows], jobs)
+            parts[name] = on_device(population.part(name)[taken], jobs)
         else:
-            parts[name] = drawn[rows].reshape(jobs, *population.layout.shapes[name])
+            drawn = drawn[taken] if len(rows) == jobs else drawn[padded(rows, jobs)]
+            parts[name] = drawn.reshape(jobs, *population.layout.shapes[name])
     return parts
 
 
@@ -507,11 +538,12 @@ def release_arguments() -> None:
 
 
 def stacked_batches(batches: Sequence[Tree], jobs: int) -> Tree:
-    """Return the batches of some candidates as one tree of arrays [jobs, ...], padded with zeros."""
+    """Return the batches of some candidates as one tree of arrays [jobs, ...], padded with the last one."""
 
     def stack(*leaves: Array) -> Array:
-        rows = np.zeros((jobs, *leaves[0].shape), leaves[0].dtype)
+        rows = np.empty((jobs, *leaves[0].shape), leaves[0].dtype)
         rows[: len(leaves)] = leaves
+        rows[len(leaves) :] = leaves[-1]
         return rows
 
     stacked: Tree = jax.tree.map(stack, *batches)

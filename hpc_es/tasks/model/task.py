@@ -16,6 +16,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -40,7 +41,7 @@ from hpc_es.core.data import (
     info_numbers,
     row_dtype,
 )
-from hpc_es.core.errors import ConfigError, Failure, RunError, failure_from_error, failure_from_text
+from hpc_es.core.errors import ConfigError, EvaluationError, Failure, RunError, failure_from_error, failure_from_text
 from hpc_es.core.interfaces import Offers, RunContext, Searched
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.core.policy import Policy, Tree
@@ -74,7 +75,8 @@ class Options:
         "batches of a generation: one for all candidates, or one for each antithetic pair", "generation"
     )
     on_failed_evaluation: Literal["drop", "abort"] = option(
-        "action if the score of a candidate is not finite: leave it out of the update, or end the run",
+        "action if the score of a candidate is not finite, or Python code that it calls fails: leave it out of the "
+        "update, or end the run",
         "drop",
         may_change=True,
     )
@@ -162,6 +164,24 @@ class ModelTask:
         self._calls.clear()
 
 
+@dataclass(frozen=True)
+class Scores:
+    """Results of jobs, in their order; those of a job that failed are NaN."""
+
+    fitness: Float64  # [jobs]
+    metrics: Float64  # [jobs, metrics]
+    failures: Sequence[Failure] = ()  # of user code; their positions are those of the jobs in the chunk
+
+
+def joined(scores: Sequence[Scores]) -> Scores:
+    """Return the results of all these jobs."""
+    return Scores(
+        np.concatenate([one.fitness for one in scores]),
+        np.concatenate([one.metrics for one in scores]),
+        [failure for one in scores for failure in one.failures],
+    )
+
+
 class ModelProblem(VectorProblemDefaults):
     """The search for the parameters of a model with the highest score.
 
@@ -203,61 +223,96 @@ class ModelProblem(VectorProblemDefaults):
 
         since = time.perf_counter()
         score = self._score_together if jobs.purpose == "train" else self._score_singly
-        fitness, metrics = score(population, jobs, poll)
+        scores = score(population, jobs, poll)
         release_arguments()
         rows = np.zeros(len(jobs), row_dtype(self.columns))
-        rows["return_"] = np.where(np.isfinite(fitness), fitness, np.nan)
+        rows["return_"] = np.where(np.isfinite(scores.fitness), scores.fitness, np.nan)
         rows["length"] = 1
         if self._task.model.metrics:
-            rows[INFO] = metrics
+            rows[INFO] = scores.metrics
         seconds = {"environment": time.perf_counter() - since}
-        return Outcome(rows, seconds=seconds, failures=self._failures(fitness, jobs))
+        return Outcome(rows, seconds=seconds, failures=self._failures(scores, jobs))
 
-    def _failures(self, fitness: Float64, jobs: Jobs) -> list[Failure]:
-        failed = np.flatnonzero(~np.isfinite(fitness)).tolist()
-        failures = [failure_from_text(f"the score is {fitness[row]}", position=row) for row in failed]
+    def _failures(self, scores: Scores, jobs: Jobs) -> list[Failure]:
+        failed = np.flatnonzero(~np.isfinite(scores.fitness)).tolist()
+        known = {failure.position: failure for failure in scores.failures}
+        failures = [
+            known.get(row) or failure_from_text(f"the score is {scores.fitness[row]}", position=row) for row in failed
+        ]
         if failures and self._task.options.on_failed_evaluation == "abort":
             text = f"job {jobs.numbers[failed[0]]}: {failures[0].text}"
             raise RunError(f"an evaluation failed and task.on_failed_evaluation is abort: {text}")
         return failures
 
-    def _score_together(self, population: Population, jobs: Jobs, poll: Poll) -> tuple[Float64, Float64]:
-        """Return fitness, float64[jobs], and metrics, float64[jobs, metrics], in calls of `jobs_per_call`."""
+    def _score_together(self, population: Population, jobs: Jobs, poll: Poll) -> Scores:
+        """Return the results of jobs of training, in calls of `jobs_per_call`."""
+        size = self._task.options.jobs_per_call
+        if self._task.options.batches == "generation":
+            try:
+                self._data("batch", self._seed(jobs, 0))
+            except EvaluationError as error:
+                return self._all_failed(range(len(jobs)), error.failure)
+        calls = [range(start, min(start + size, len(jobs))) for start in range(0, len(jobs), size)]
+        return joined([self._scored(population, jobs, rows, poll) for rows in calls])
+
+    def _scored(self, population: Population, jobs: Jobs, rows: range, poll: Poll) -> Scores:
+        """Return the results of at most `jobs_per_call` jobs.
+
+        If their call fails, the two halves of the jobs are scored in calls of the same size, and so
+        on, until a job that fails is alone. The result of a job does not depend on the others of its
+        call, so it is the same in all of them.
+        """
+        try:
+            return self._score_call(population, jobs, rows, poll)
+        except EvaluationError as error:
+            failure = error.failure  # without the error, whose traceback keeps the arrays of the call
+        if len(rows) == 1:
+            return self._all_failed(rows, failure)
+        middle = len(rows) // 2
+        return joined([self._scored(population, jobs, half, poll) for half in (rows[:middle], rows[middle:])])
+
+    def _all_failed(self, rows: range, failure: Failure) -> Scores:
+        fitness = np.full(len(rows), np.nan)
+        metrics = np.full((len(rows), len(self._task.model.metrics)), np.nan)
+        return Scores(fitness, metrics, [replace(failure, position=row) for row in rows])
+
+    def _score_call(self, population: Population, jobs: Jobs, rows: range, poll: Poll) -> Scores:
+        """Return the results of these jobs in one call; EvaluationError if it fails, or a batch does."""
         from hpc_es.tasks.model.jax_model import candidates_on_device, on_device, stacked_batches
 
-        call, size = self._task.training_call(), self._task.options.jobs_per_call
-        results = []
-        for start in range(0, len(jobs), size):
-            rows = slice(start, start + size)
-            if self._task.options.batches == "pair":
-                seeds = [self._seed(jobs, group) for group in jobs.groups[rows]]
-                drawn = {seed: self._task.model.data("batch", seed) for seed in dict.fromkeys(seeds)}
-                batch = stacked_batches([drawn[seed] for seed in seeds], size)
-            else:
-                batch = self._data("batch", self._seed(jobs, 0))
-            if call.matrices:
-                centre, own = candidate_parts(population, population.layout, call.matrices)
-                common = {name: on_device(part) for name, part in centre.items()}
-                parts = {name: on_device(part[rows], size) for name, part in own.items()}
-            else:
-                common, parts = {}, candidates_on_device(population, rows, size)
-            poll()
-            fitness, metrics = call.compute(parts, batch, poll, common)
-            count = min(size, len(jobs) - start)
-            results.append((fitness[:count], metrics[:count]))
-        return np.concatenate([one for one, _ in results]), np.concatenate([one for _, one in results])
+        call, size, taken = self._task.training_call(), self._task.options.jobs_per_call, slice(rows.start, rows.stop)
+        if self._task.options.batches == "pair":
+            seeds = [self._seed(jobs, group) for group in jobs.groups[taken]]
+            drawn = {seed: self._task.model.data("batch", seed) for seed in dict.fromkeys(seeds)}
+            batch = stacked_batches([drawn[seed] for seed in seeds], size)
+        else:
+            batch = self._data("batch", self._seed(jobs, 0))
+        if call.matrices:
+            centre, own = candidate_parts(population, population.layout, call.matrices)
+            common = {name: on_device(part) for name, part in centre.items()}
+            parts = {name: on_device(part[taken], size) for name, part in own.items()}
+        else:
+            common, parts = {}, candidates_on_device(population, rows, size)
+        poll()
+        fitness, metrics = call.compute(parts, batch, poll, common)
+        return Scores(fitness[: len(rows)], metrics[: len(rows)])
 
-    def _score_singly(self, population: Population, jobs: Jobs, poll: Poll) -> tuple[Float64, Float64]:
+    def _score_singly(self, population: Population, jobs: Jobs, poll: Poll) -> Scores:
         """Return the results of evaluations or probes, in a call and with a batch for each job."""
+        return joined([self._score_alone(population, jobs, row, poll) for row in range(len(jobs))])
+
+    def _score_alone(self, population: Population, jobs: Jobs, row: int, poll: Poll) -> Scores:
         from hpc_es.tasks.model.jax_model import on_device
 
         source = self._task.model.evaluation_source if jobs.purpose == "evaluate" else "batch"
-        call, results = self._task.single_call(source), []
-        for row, group in enumerate(jobs.groups):
-            batch = self._data(source, self._seed(jobs, group))
+        call = self._task.single_call(source)
+        try:
+            batch = self._data(source, self._seed(jobs, jobs.groups[row]))
             parts = {name: on_device(part) for name, part in self._candidate(population, row).items()}
-            results.append(call.compute(parts, batch, poll))
-        return np.array([fitness for fitness, _ in results]), np.array([metrics for _, metrics in results])
+            fitness, metrics = call.compute(parts, batch, poll)
+        except EvaluationError as error:
+            return self._all_failed(range(row, row + 1), error.failure)
+        return Scores(fitness[np.newaxis], metrics[np.newaxis])
 
     def _candidate(self, population: Population, row: int) -> Mapping[str, Array]:
         """Return one candidate by name, float32[*shape], without a copy if it is a centre."""

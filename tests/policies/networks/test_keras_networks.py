@@ -324,7 +324,8 @@ def test_other_objects_are_refused() -> None:
     text = f"expected {WRONG} to return a Keras model, or an object with layout, backend, initial, memory and apply"
     assert f"{text}, found int" in refusal(lambda: 7)
     module = type("Linear", (), {"__module__": "torch.nn.modules.linear"})()
-    assert "found torch.nn.modules.linear.Linear: PyTorch is not supported" in refusal(lambda: module)
+    text = "returns a PyTorch object (torch.nn.modules.linear.Linear), which neither JAX nor TensorFlow can compile"
+    assert text in refusal(lambda: module)
 
 
 def test_model_on_another_backend_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -99,7 +99,7 @@ def test_no_warning_without_hidden_state(name: str, options: Any) -> None:
 
 def test_environment_that_fails_under_random_actions_is_reported() -> None:
     text = warning("Bare")
-    assert "Bare-v0 fails under random actions: AssertionError without a text (test_hidden_state.py:" in text
+    assert "Bare-v0 fails under random actions: AssertionError (test_hidden_state.py:" in text
     assert text.endswith(" in step: raise AssertionError)")
 
 

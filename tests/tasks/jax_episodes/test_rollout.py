@@ -136,6 +136,24 @@ def test_nan_action_fails_its_job(name: str) -> None:
     assert outcome.failures[0].text == f"the action of the policy is not finite ({DIVERGED}) at step 1"
 
 
+@pytest.mark.parametrize("episodes", [1, 2])
+def test_exception_in_called_code_fails_its_job_only(episodes: int, caplog: pytest.LogCaptureFixture) -> None:
+    """The code raises beyond 3; the others have the bits that they have in calls without the failed jobs."""
+    created, jobs = parts(env_id="tests.helpers.jax_walk:called", episodes_per_job=episodes), 24 // episodes
+    seeds, biases = SEEDS.reshape(jobs, episodes), BIASES[-jobs:]
+    outcome = played(created, constant(*biases), seeds)
+    x = np.cumsum(np.repeat(biases[:, None], 20, axis=1), axis=1, dtype=np.float32)
+    ends = np.take_along_axis(x, lengths(seeds).max(axis=1)[:, None] - 1, axis=1)[:, 0]
+    failed = ends > 3
+    assert 3 < failed.sum() < jobs
+    np.testing.assert_array_equal(np.isnan(outcome.rows["return_"]), failed)
+    assert [failure.position for failure in outcome.failures] == np.flatnonzero(failed).tolist()
+    assert {failure.text.partition(" (")[0] for failure in outcome.failures} == {"ValueError: it diverged"}
+    good = played(created, constant(*biases[~failed]), seeds[~failed])
+    assert bytes_of(good) == [row.tobytes() for row in outcome.rows[~failed]]
+    assert not caplog.records
+
+
 def test_on_failure_abort_raises() -> None:
     created = parts(env_kwargs={"nan_at_reset": True}, on_failed_episode="abort")
     with pytest.raises(RunError, match=r"task\.on_failed_episode is abort: job"):

@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("jax", reason="JAX is not installed here: make test-jax")
 from hpc_es.core import machine
 from hpc_es.core.data import Jobs, Outcome, aligned_empty
-from hpc_es.core.errors import ConfigError
+from hpc_es.core.errors import ConfigError, RunError
 from hpc_es.core.interfaces import RunContext
 from hpc_es.core.keys import Keys
 from hpc_es.core.population import Explicit, Factorisation, LowRank, unperturbed
@@ -276,6 +276,71 @@ def test_candidate_with_an_infinite_score_is_dropped() -> None:
     assert [(failure.position, failure.text) for failure in outcome.failures] == [(0, "the score is inf")]
 
 
+# Exceptions in code of the user that runs in evaluations. `steep` are the candidates whose score raises.
+
+CALLED = np.array([[0, -1, 1], [0, 2, 1], [1, -3, 0], [0, -2, 1], [2, 1, 0], [0, 3, 3]], np.float32)  # bias, slope
+STEEP = [False, True, False, False, True, True]
+
+
+@pytest.mark.parametrize("batches", ["generation", "pair"])
+@pytest.mark.parametrize("method", ["sequential", "expand_dims"])
+def test_exception_in_called_code_fails_its_candidate_only(
+    method: str, batches: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In a full call and in one with padding; the others have the bits that they have without their neighbours."""
+    created = task("calling", jobs_per_call=4, batches=batches, model_kwargs={"method": method})
+    outcome = evaluated(created, CALLED)
+    assert np.isnan(outcome.rows["return_"]).tolist() == STEEP
+    assert [failure.position for failure in outcome.failures] == [1, 4, 5]
+    for failure in outcome.failures:
+        assert re.fullmatch(r"ValueError: too steep \(own_models\.py:\d+ in judged\)", failure.text)
+        details = failure.details.splitlines()
+        assert (len(details), details[0]) == (4, "Traceback (most recent call last):")  # without the frames of JAX
+        assert details[-2:] == ['    raise ValueError("too steep")', "ValueError: too steep"]
+    assert set(own_models.SEEN[method]) == set(CALLED[:, 1].tolist())  # padding is no other candidate
+    for row in np.flatnonzero(~np.array(STEEP)).tolist():
+        alone = evaluated(created, CALLED[row : row + 1], groups=[row // 2])
+        assert alone.rows["return_"].tobytes() == outcome.rows["return_"][row : row + 1].tobytes()
+    assert not caplog.records  # of JAX, with a traceback for each failed candidate
+
+
+@pytest.mark.parametrize("purpose", ["evaluate", "probe"])
+def test_exception_in_called_code_fails_an_evaluation(purpose: Any) -> None:
+    outcome = evaluated(task("calling"), CALLED[:2], purpose)
+    assert np.isnan(outcome.rows["return_"]).tolist() == STEEP[:2]
+    assert [(failure.position, failure.kind[:10]) for failure in outcome.failures] == [(1, "ValueError")]
+
+
+def test_exception_in_called_code_ends_the_run_with_abort() -> None:
+    with pytest.raises(
+        RunError, match=r"task\.on_failed_evaluation is abort: job 1: ValueError: too steep \(own_models"
+    ):
+        evaluated(task("calling", on_failed_evaluation="abort"), CALLED)
+
+
+@pytest.mark.parametrize(("batches", "failed"), [("generation", [True] * 4), ("pair", [True, True, False, False])])
+def test_exception_in_batch_fails_the_candidates_with_this_batch(batches: Any, failed: list[bool]) -> None:
+    created = task("calling", batches=batches, model_kwargs={"batches_fail": True})
+    even, odd = (next(group for group in range(20) if batch_seed(4, group) % 2 == parity) for parity in (0, 1))
+    assert even == 0  # the batch of a generation is that of its first pair
+    outcome = evaluated(created, np.stack([CALLED[0]] * 4), groups=[even, even, odd, odd])
+    assert np.isnan(outcome.rows["return_"]).tolist() == failed
+    assert re.fullmatch(
+        rf"batch\({batch_seed(4, even)}\) of {MODELS}:calling fails: "
+        r"OSError: no such shard \(own_models\.py:\d+ in batch\)",
+        outcome.failures[0].text,
+    )
+
+
+def test_score_that_jax_cannot_trace_is_refused_at_the_start_and_the_message_names_pure_callback() -> None:
+    created = task("plain_python")
+    with pytest.raises(ConfigError) as caught:
+        created.training_call().compile(lambda: None)
+    text = str(caught.value)
+    assert re.search(r"TracerArrayConversionError: The numpy.* with shape float32\[2\] \(own_models\.py:\d+ in", text)
+    assert text.endswith("or let it be called by jax.pure_callback (docs/guides/models.md)")
+
+
 # Refusals.
 
 
@@ -346,6 +411,17 @@ def test_wrong_model_is_refused_by_check(name: str, text: str) -> None:
     with pytest.raises(ConfigError) as caught:
         problem.check()
     assert text in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["everything", "module", "weights", "nested", "function", "method", "score", "metric"])
+def test_objects_of_pytorch_are_refused_with_what_works(name: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        task("torch_objects", model_kwargs={"name": name}).training_call().trace()
+    what = "module" if name in ("everything", "module", "method") else "tensor"
+    assert f"{MODELS}:torch_objects returns a PyTorch {what} (torch." in str(caught.value)
+    is_score = name in ("score", "metric")
+    remedy = "number that JAX computes" if is_score else "such as {name: value.float().numpy() for name, value"
+    assert remedy in str(caught.value) and str(caught.value).endswith("(docs/guides/models.md)")
 
 
 def test_metric_that_differs_between_calls_is_refused() -> None:
