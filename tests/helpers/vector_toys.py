@@ -86,6 +86,12 @@ class Hasty(Swarm):
     metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
 
 
+class Plain(Swarm):
+    """Swarm that does not say how it resets."""
+
+    metadata = {}  # noqa: RUF012
+
+
 def informative(num_envs: int, autoreset_mode: AutoresetMode) -> SyncVectorEnv:
     """Gymnasium's vector of `tests.helpers.toys:Informative-v0`."""
     return SyncVectorEnv([Informative] * num_envs, autoreset_mode=autoreset_mode)
@@ -99,6 +105,7 @@ gymnasium.register(
 )
 gymnasium.register("Swarm-v0", Chaos, vector_entry_point=Swarm, max_episode_steps=LIMIT, order_enforce=False)
 gymnasium.register("Images-v0", vector_entry_point=Images)
+gymnasium.register("Plain-v0", vector_entry_point=Plain)
 gymnasium.register("Hasty-v0", vector_entry_point=Hasty)
 gymnasium.register(
     "SyncPendulum-v0", "gymnasium.envs.classic_control.pendulum:PendulumEnv", vector_entry_point=sync_pendulum

@@ -50,6 +50,16 @@ def test_sampled_actions_have_the_policys_probabilities() -> None:
     assert np.abs(shares - (0.1, 0.6, 0.3)).max() < 4 * np.sqrt(0.25 / actions.size)  # four standard errors
 
 
+@pytest.mark.filterwarnings("ignore:invalid value encountered")
+@pytest.mark.parametrize("wrong", [[np.nan, 0.0], [np.inf, 0.0], [-np.inf, -np.inf]])
+def test_rows_without_probabilities_have_nan_actions(wrong: list[float]) -> None:
+    policy, theta = biased((0.5, 0.5))
+    actor = SamplingActor(policy, theta, generators(2))
+    actor.act(np.zeros((2, 2), np.float32))
+    actions = actor.actions(np.array([[0.0, -np.inf], wrong], np.float32))
+    assert actions[0] == 0 and np.isnan(actions[1])
+
+
 def test_sampling_does_not_change_the_policy() -> None:
     policy, theta = biased((0.1, 0.9))
     SamplingActor(policy, theta, generators(2))

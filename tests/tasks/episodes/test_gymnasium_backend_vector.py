@@ -11,6 +11,7 @@ import pytest
 
 import hpc_es
 from hpc_es.config.loading import load
+from hpc_es.core import quiet
 from hpc_es.core.errors import ConfigError, UserError
 from hpc_es.tasks.episodes import environments
 from hpc_es.tasks.episodes.gymnasium_backend import reset
@@ -180,3 +181,12 @@ def test_atari_ram_is_a_flat_observation() -> None:
     task = episodes("ale_py:ALE/Pong-v5", env_kwargs={"obs_type": "ram"}, max_episode_steps=20)
     assert task.spaces.observations.size == 128
     assert played(task, [1, 2]).rows["length"].tolist() == [20, 20]
+
+
+def test_warnings_about_vectors_of_several_sizes_are_shown_once(capfd: pytest.CaptureFixture[str]) -> None:
+    """Gymnasium warns of every vector without an autoreset mode, with terminal codes and the size."""
+    quiet._printed.clear()
+    task = vector("tests.helpers.vector_toys:Plain-v0")
+    played(task, SEEDS, Still(len(SEEDS), actions=2))
+    text = capfd.readouterr().err
+    assert text.count("is missing AutoresetMode metadata") == 1 and "\x1b" not in text

@@ -42,6 +42,13 @@ WRONG_OBSERVATIONS = [
     (np.zeros((3, 1)), r"found float64\[3, 1\]"),
     (np.zeros(4), r"found float64\[4\]"),
     (np.zeros(0), r"found float64\[0\]"),
+    # in the dtype of the observations before
+    (np.array(0.5, np.float32), r"found float32\[\]"),
+    (np.array([0.5], np.float32), r"found float32\[1\]"),
+    (np.zeros((1, 3), np.float32), r"found float32\[1, 3\]"),
+    (np.zeros((3, 1), np.float32), r"found float32\[3, 1\]"),
+    (np.zeros((3, 3), np.float32), r"found float32\[3, 3\]"),
+    (np.zeros(4, np.float32), r"found float32\[4\]"),
     (None, "found None"),
     ("123", "found '123'"),
     (["1", "2", "3"], "found a list of 3"),
