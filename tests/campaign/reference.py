@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from hpc_es.core.errors import CheckpointError
-from hpc_es.storage import results
+from hpc_es.storage import answers
 from tests.campaign.settings import Setting
 from tests.helpers import runs
 from tests.helpers.harness import ROOT, start
@@ -89,7 +89,7 @@ class Reference:
             if _bytes(run / name) != _bytes(reference / name):
                 yield name
         if _result(run) != _result(reference):
-            yield results.ALONE
+            yield answers.RESULT
 
 
 def _bytes(path: Path) -> bytes:
@@ -97,5 +97,5 @@ def _bytes(path: Path) -> bytes:
 
 
 def _result(run: Path) -> dict[str, Any]:
-    result: dict[str, Any] = json.loads((run / results.ALONE).read_text())
+    result: dict[str, Any] = json.loads((run / answers.RESULT).read_text())
     return {name: value for name, value in result.items() if name not in CLOCK}

@@ -105,9 +105,8 @@ def test_check_prints_the_shape_the_actions_and_the_protocol(here: Path, capsys:
     assert cli.run(["check", "game.yaml"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[1] == "  observations uint8[84, 84, 4], actions Discrete(4), parameters 788"
-    assert lines[2].startswith(
-        "  atari breakout, protocol salimans2017: frame_skip 4, sticky_actions 0.25, noop_max 30"
-    )
+    text = "  atari breakout, protocol salimans2017: frame_skip 4, sticky_actions 0.25, noop_max 30"
+    assert any(line.startswith(text) for line in lines)
 
 
 def test_eval_video_and_library_play_the_same_episodes(here: Path, capsys: Any) -> None:

@@ -231,7 +231,7 @@ def run_gate(directory: Path, ranks: int, population: int, generations: int, wai
     (directory / "gate.py").write_text(f"WAITS = {waits}\n{GATE}")
     config = directory / "gate.yaml"
     config.write_text(
-        "task: {kind: episodes, env_id: 'gate:Gate-v0', on_failed_episode: abort}\n"
+        "task: {kind: episodes, env_id: 'gate:Gate-v0', on_failed_episode: abort, fresh_environment: true}\n"
         "policy: {kind: mlp, hidden_dims: [2]}\n"
         f"algorithm: {{kind: es, population_size: {population}, delay: 1}}\n"
         f"noise: {{kind: counter}}\nmpi: {{chunk_size: 1, master_evaluates: {str('0' in waits).lower()}}}\n"

@@ -139,7 +139,7 @@ def test_run_fails_with_a_reason_if_all_episodes_fail(tmp_path: Path) -> None:
     assert (message["status"], message["exit_status"]) == ("failed", 1) and message["reason"].startswith(text)
     last = done.stdout.splitlines()[-1]
     assert last.startswith("failed after 1 generations, ") and ", 12 failed episodes  best evaluation " in last
-    assert done.stdout.count("the simulator diverged") == 2  # the first of its kind, and the last line
+    assert done.stdout.count("the simulator diverged") == 3  # at the start, the first of its kind, and the last line
     (entry,) = (tmp_path / "run" / "failures.log").read_text().split("=== ")[1:]
     assert entry.startswith("ValueError at trouble.py:") and "Traceback (most recent call last)" in entry
 

@@ -278,7 +278,7 @@ def _as_float64(result: object, expected: str) -> Float64:
     array: Any = np.asanyarray(result)
     if isinstance(array, np.ma.MaskedArray):
         # What is below the mask is no result.
-        array = array.astype(np.float64).filled(np.nan) if array.dtype.kind in "biuf" else array.filled()
+        array = np.ma.filled(array.astype(np.float64), np.nan) if array.dtype.kind in "biuf" else array.filled()
     if array.dtype.kind == "O" and array.size and all(isinstance(item, Real | Decimal) for item in array.flat):
         # Whole numbers beyond 64 bits, which programs write too, fractions and decimals.
         found: Float64 = np.array([as_float(item) for item in array.flat], np.float64).reshape(array.shape)

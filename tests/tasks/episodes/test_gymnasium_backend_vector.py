@@ -190,6 +190,6 @@ def test_warnings_about_vectors_of_several_sizes_are_shown_once(capfd: pytest.Ca
     """Gymnasium warns of every vector without an autoreset mode, with terminal codes and the size."""
     quiet._printed.clear()
     task = vector("tests.helpers.vector_toys:Plain-v0")
-    played(task, SEEDS)
+    played(task, SEEDS, Still(len(SEEDS), actions=2))
     text = capfd.readouterr().err
     assert text.count("is missing AutoresetMode metadata") == 1 and "\x1b" not in text
