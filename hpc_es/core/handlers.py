@@ -1,7 +1,8 @@
 """Signal handlers of hpc_es: they are put back after use, and a forked child has those from before.
 
 `multiprocessing` forks on Linux before Python 3.14, and user code may fork. A child with the handlers of a run would
-ignore SIGTERM, by which `Pool` and daemon processes are ended, and its parent would wait for it forever.
+ignore SIGTERM, by which `Pool` and daemon processes are ended, and its parent would wait for it forever. Signals that
+are addressed to the run are left to it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ from typing import Any
 from hpc_es.core.rank_output import say_error
 
 HANDLED = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT)  # by a run, apart from its timer
+# A terminal sends Ctrl-C to all processes of a job, and SLURM the others. A child would die of them, while the run
+# finishes its generation. SIGTERM is how parents end their children.
+FOR_THE_RUN = (signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
 CHILD_STATUS = 1  # of a forked child that comes back from user code
 
 Handler = Callable[[int, FrameType | None], object] | signal.Handlers
@@ -31,6 +35,11 @@ class Handlers:
         self._handler = handler
         self._before: dict[signal.Signals, Any] = {number: signal.signal(number, handler) for number in numbers}
         _installed.append(self)
+
+    @property
+    def numbers(self) -> Sequence[signal.Signals]:
+        """The signals."""
+        return tuple(self._before)
 
     def restore(self) -> bool:
         """Put the previous handlers back, unless other code has replaced ours; return False if that was done before."""
@@ -75,9 +84,17 @@ def _unblock() -> None:
 
 
 def _in_child() -> None:
+    numbers = {number for handlers in _installed for number in handlers.numbers}
     while _installed:
         _installed[-1].restore()
+    for number in numbers & set(FOR_THE_RUN):
+        if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
+            signal.signal(number, _leave_to_parent)
     _unblock()
+
+
+def _leave_to_parent(number: int, frame: FrameType | None) -> None:
+    """Do nothing. Unlike SIG_IGN, a program that this process executes does not inherit it."""
 
 
 os.register_at_fork(before=_before_fork, after_in_parent=_unblock, after_in_child=_in_child)

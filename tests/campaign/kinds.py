@@ -27,6 +27,7 @@ ANYWHERE: dict[str, Event] = {
     "newest missing": damage.missing,
     "file limit": surroundings.file_limit,
     "clock jump": surroundings.clock_jump,
+    "closed stderr": surroundings.closed_errors,
 }
 ON_A_DISK: dict[str, Event] = {
     "full disk": surroundings.full_disk,

@@ -46,14 +46,15 @@ class Scene:
         return [path for index in self.places for path in sorted(index.glob("checkpoints/checkpoint_*.h5"))]
 
     @contextlib.contextmanager
-    def life(self, *overrides: str, least_ranks: int = 1) -> Iterator[Life]:
-        """A running job; all its processes end with the block."""
+    def life(self, *overrides: str, least_ranks: int = 1, has_errors: bool = True) -> Iterator[Life]:
+        """A running job; all its processes end with the block. Without `has_errors` it has no standard error."""
         choices = range(max(least_ranks, self.setting.groups), self.setting.most_ranks + 1)
         self.ranks = self.dice.choices(choices, [1 / count for count in choices])[0]
         arguments = ["-m", "hpc_es.main", str(self.directory / "config.yaml"), "--output", str(self.output), *overrides]
         environment = {
             VARIABLE: str(self.directory),
             "PYTHONPATH": os.pathsep.join([str(ROOT), str(STARTUP)]),
+            **({} if has_errors else {"HPC_ES_CAMPAIGN_CLOSED": "yes"}),
             **self.clock.environment(),
         }
         with start(self.ranks, arguments, environment, ROOT) as job:

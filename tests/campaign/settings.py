@@ -85,9 +85,10 @@ RESTARTING = ("cma_es", "sep_cma_es", "snes", "xnes")
 def function(dice: random.Random) -> Setting:
     """An objective; a third of them fail at some vectors, whose evaluations are dropped."""
     fails = dice.random() < 0.3
+    name = "fragile" if fails else dice.choice(["cost", "cost", "pooled"])
     task: Values = {
         "kind": "function",
-        "function": f"tests.campaign.trouble:{'fragile' if fails else 'cost'}",
+        "function": f"tests.campaign.trouble:{name}",
         "dimension": dice.choice([3, 10, 40]),
         "journal": dice.choice(["auto", True]),
         "bounds": {"low": -4, "high": 4} if dice.random() < 0.5 else {},
@@ -101,7 +102,8 @@ def function(dice: random.Random) -> Setting:
         return Setting("function, failing", _search(dice, kind, {"task": task}))
     task |= {"on_failed_evaluation": "abort", "timeout_seconds": TIMEOUT_SECONDS}
     said = {"nan": "the value is nan", "raise": "the simulator diverged", "hang": "longer than task.timeout_seconds"}
-    return Setting("function", _search(dice, kind, {"task": task}), said)
+    family = "function, with a pool" if name == "pooled" else "function"
+    return Setting(family, _search(dice, kind, {"task": task}), said)
 
 
 def _policy(dice: random.Random) -> Values:
@@ -136,6 +138,14 @@ def wrapped(dice: random.Random) -> Setting:
     return Setting(
         f"{env_id}, wrapped", _search(dice, kind, values), said, (f"task.episode_timeout_seconds={TIMEOUT_SECONDS}",)
     )
+
+
+def simulated(dice: random.Random) -> Setting:
+    """The same with a daemon process for each environment, some of which do not close."""
+    env_id, stays = dice.choice(["CartPole-v1", "Pendulum-v1"]), dice.random() < 0.5
+    kind, values = _episodes(dice, env_id)
+    values["task"]["wrappers"] = [{"tests.campaign.trouble:Simulator": {"stays": stays}}]
+    return Setting(f"{env_id}, {'which stays' if stays else 'simulated'}", _search(dice, kind, values))
 
 
 def failing(dice: random.Random) -> Setting:
@@ -183,6 +193,7 @@ FAMILIES: list[tuple[Callable[[random.Random], Setting], int]] = [
     (function, 6),
     (classic, 5),
     (wrapped, 4),
+    (simulated, 2),
     (failing, 3),
     (bandit, 2),
     (program, 3),

@@ -14,6 +14,13 @@ from tests.campaign.scene import Scene
 APART_SECONDS = 0.8  # more than guard.REPEAT_SECONDS
 
 
+def closed_errors(scene: Scene) -> None:
+    """Start the ranks without standard error, and stop them."""
+    with scene.life(has_errors=False) as life:
+        scene.instant(life, early=False)
+        life.stopped()
+
+
 def file_limit(scene: Scene) -> None:
     """Limit the size of files that rank 0 writes, as a quota does."""
     with scene.life() as life:

@@ -5,8 +5,11 @@ The file is `trouble` in the directory that HPC_ES_CAMPAIGN names, so that no co
 
 from __future__ import annotations
 
+import contextlib
+import multiprocessing
 import os
 import time
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +48,45 @@ def fragile(x: Array) -> float:
     if int(abs(float(x[0])) * 1e6) % 9 == 0:
         raise ValueError("the simulator diverged, as it always does here")
     return cost(x)
+
+
+def pooled(x: Array) -> float:
+    """The same; some vectors are evaluated in a pool of forked workers, which it ends by SIGTERM."""
+    if int(abs(float(x[0])) * 1e6) % 19 == 0:
+        with multiprocessing.get_context("fork").Pool(2) as workers:
+            return float(workers.map(cost, [x, x])[0])
+    return cost(x)
+
+
+def simulate(pipe: Connection, parent: int) -> None:
+    """Serve an environment, until it is gone; other children of the parent keep its end of the pipe open."""
+    with contextlib.suppress(EOFError, OSError):
+        while os.getppid() == parent:
+            if pipe.poll(0.2):
+                pipe.send(pipe.recv())
+
+
+class Simulator(gymnasium.Wrapper[Any, Any, Any, Any]):  # type: ignore[misc]
+    """An environment whose resets ask a daemon process; with `stays` it never closes."""
+
+    def __init__(self, env: Any, stays: bool = False) -> None:
+        super().__init__(env)
+        self._stays = stays
+        self._pipe: Connection | None = None
+
+    def reset(self, **keywords: Any) -> Any:
+        if self._pipe is None:
+            context = multiprocessing.get_context("fork")
+            self._pipe, other = context.Pipe()
+            context.Process(target=simulate, args=(other, os.getpid()), daemon=True).start()
+        self._pipe.send(1)
+        self._pipe.recv()
+        return self.env.reset(**keywords)
+
+    def close(self) -> None:
+        while self._stays:
+            time.sleep(1)
+        self.env.close()
 
 
 class Trouble(gymnasium.Wrapper[Any, Any, Any, Any]):  # type: ignore[misc]

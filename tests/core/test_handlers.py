@@ -51,7 +51,8 @@ def handlers() -> list[object]:
 
 
 def test_forked_child_has_the_handlers_from_before_the_run() -> None:
-    signal.signal(signal.SIGUSR1, nothing)
+    for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT):
+        signal.signal(number, nothing)
     before = handlers()
     signals = Signals()
     try:
@@ -61,6 +62,24 @@ def test_forked_child_has_the_handlers_from_before_the_run() -> None:
     finally:
         signals.restore()
     assert handlers() == before
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2])
+def test_signals_for_the_run_do_not_end_a_forked_child(number: signal.Signals) -> None:
+    """A terminal sends Ctrl-C to all processes; the run finishes its generation with its workers."""
+    signals = Signals()
+
+    def survives() -> bool:
+        os.kill(os.getpid(), number)
+        return True
+
+    try:
+        assert in_child(survives) == 0
+        ignored = in_child(lambda: os.execv("/bin/sh", ["sh", "-c", f"kill -{number:d} $$; exit 0"]))
+        assert ignored == -number  # a program gets the default action
+    finally:
+        signals.restore()
+    assert in_child(lambda: signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL) == 0  # of a program without a run
 
 
 def test_handler_that_user_code_installs_during_a_run_stays_in_the_child_and_after_the_run() -> None:

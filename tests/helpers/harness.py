@@ -96,8 +96,12 @@ class Job:
 
     def pids(self) -> dict[int, int]:
         """Process ids of the live ranks."""
-        result = self._processes().items()
-        return {int(message[name]): pid for pid, message in result for name in RANK_NAMES if name in message}
+        result: dict[int, int] = {}
+        for pid, message in sorted(self._processes().items()):
+            for name in RANK_NAMES:
+                if name in message:
+                    result.setdefault(int(message[name]), pid)  # not a child of the rank, which is younger
+        return result
 
     def alive(self) -> list[int]:
         """Process ids of all live processes of the job, including the launcher."""

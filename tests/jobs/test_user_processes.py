@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.helpers.harness import Finished, mpiexec, python
+from tests.helpers.harness import Finished, Job, mpiexec, python
 
 POOL = """
 import multiprocessing, os
@@ -26,7 +29,7 @@ def forks(x):
     return float(((x - 1) ** 2).sum())
 """
 SIMULATOR = """
-import multiprocessing, threading
+import multiprocessing, os, threading
 import gymnasium
 import numpy as np
 
@@ -65,6 +68,7 @@ class Daemon(Base):
 
 class Stays(Base):
     def close(self):
+        print("result is written:", os.path.exists("run/result.json"), flush=True)
         threading.Event().wait()
 
 class Endless(Base):
@@ -107,6 +111,19 @@ def test_function_that_ends_its_workers_by_a_signal(ranks: int, tmp_path: Path) 
     assert_right(tmp_path, run(tmp_path, FUNCTION, "pool", ranks))
 
 
+def test_signal_to_all_processes_leaves_the_workers_to_the_generation(tmp_path: Path) -> None:
+    """As Ctrl-C in a terminal."""
+    (tmp_path / "own.py").write_text(POOL)
+    (tmp_path / "c.yaml").write_text(FUNCTION % "pool" + "stop: {generations: 1000}\n")
+    with Job([sys.executable, "-m", "hpc_es.main", "c.yaml", "--output", "run"], cwd=tmp_path) as job:
+        job.wait_for_output("generation 1 of")
+        os.killpg(job.process.pid, signal.SIGINT)
+        done = job.wait(40)
+    status = json.loads((tmp_path / "run" / "status.json").read_text())
+    assert done.status == 75 and status["failed_episodes"] == 0, str(done)
+    assert "KeyboardInterrupt" not in done.stderr
+
+
 def test_environment_with_a_daemon_process(tmp_path: Path) -> None:
     done = run(tmp_path, EPISODES, "Daemon")
     assert_right(tmp_path, done)
@@ -126,6 +143,7 @@ def test_environment_that_does_not_close(tmp_path: Path) -> None:
     done = run(tmp_path, EPISODES, "Stays")
     assert_right(tmp_path, done)
     assert "Stays-v0: close() has not returned within 0.5 s" in done.stderr
+    assert "result is written: True" in done.stdout and "result is written: False" not in done.stdout
 
 
 @pytest.mark.long

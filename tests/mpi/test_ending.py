@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
-from tests.helpers.harness import mpiexec, python, script
+from tests.helpers.harness import Job, mpiexec, python, script
 
 PROGRAM = """
     import atexit, multiprocessing, os, signal, sys, threading, time
@@ -38,7 +40,10 @@ LEFT = {
 @pytest.mark.parametrize("kind", LEFT)
 def test_program_names_and_ends_what_is_left(kind: str) -> None:
     lines, named = LEFT[kind]
-    done = python(script(PROGRAM.format(lines=lines)), 30)
+    with Job([sys.executable, *script(PROGRAM.format(lines=lines))]) as job:
+        job.process.wait(30)
+        assert job.alive() == []
+        done = job.wait()
     assert done.status == 75 and not done.timed_out and done.seconds < 15, str(done)
     assert f"0.5 s later this is left: {named}" in done.stderr and done.stdout == "text\n", str(done)
 
@@ -61,7 +66,7 @@ SIM = """from hpc_es.core import closing
         closing.CLOSE_SECONDS = 0.1
         class Sim:
             def close(self): time.sleep(100)
-            def __del__(self): self.close()
+            def __del__(self, sleep=time.sleep): sleep(100)
         closing.close("sim", Sim().close)"""
 
 
