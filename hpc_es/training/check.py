@@ -20,12 +20,14 @@ from hpc_es.core.interfaces import AnyAlgorithm, AnyProblem, Problem, Task, Vect
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.core.policy import Policy
 from hpc_es.core.population import unperturbed
+from hpc_es.devices import jax_setup
 from hpc_es.policies.network import NetworkPolicy
 from hpc_es.tasks.episodes.environments import hidden_state_difference
 from hpc_es.tasks.episodes.task import Episodes
 from hpc_es.training.build import cutting_of, preflight, unit_of
 from hpc_es.training.chunking import idle_warning
 from hpc_es.training.compatibility import (
+    device_warnings,
     evaluates_factors,
     factorisation_of,
     needs,
@@ -66,7 +68,7 @@ def check(config: Config, ranks: int | None = None, output: Path | None = None, 
             if state is not None and config.policy.init_optimizer:
                 apply_optimizer(state, source)
     is_custom = policy is not None and (is_user_kind(config.policy.kind) or config.policy.kind == "network")
-    if policy is not None and is_custom and not offers(config).compiled:
+    if policy is not None and is_custom and not offers(config).compiled and not jax_setup.only_traces():
         with problems.collect():
             _check_act(config, task, policy)
     if call and config.task.kind == "function":
@@ -90,8 +92,8 @@ def check(config: Config, ranks: int | None = None, output: Path | None = None, 
         idle = idle_warning(config, problem, group)
         lines.append(f"  ranks {group}: there is {'not ' if idle else ''}work for all of them")
     notices = task.notices if isinstance(task, Episodes) else ()
-    rounded = rounding_warnings(config, problem)
-    warned = (*differing, *warnings_of(config), *rounded, *notices, *warnings(task), *([idle] if idle else []))
+    of_config = (*warnings_of(config), *device_warnings(config), *rounding_warnings(config, problem))
+    warned = (*differing, *of_config, *notices, *warnings(task), *([idle] if idle else []))
     lines += [f"WARNING: {warning}" for warning in warned]
     sys.stdout.write("\n".join(lines) + "\n")  # at once, as `| head` may be behind it
     return 0
