@@ -11,7 +11,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -117,13 +117,13 @@ def run_sbatch(arguments: argparse.Namespace) -> int:
         return 0
     if shutil.which("sbatch") is None:
         raise UserError("expected sbatch on the PATH, found none: run this on the cluster, or see --dry-run")
-    if arguments.script is None:
-        write_script(Path(command[0]), batch)
-    previous = ""
-    for _ in range(arguments.chain):
+    with contextlib.nullcontext() if arguments.script else written_script(Path(command[0]), batch):
+        previous = _submit(command, "")
+    sys.stdout.write(previous + "\n")
+    for _ in range(arguments.chain - 1):
+        sys.stdout.flush()  # so that it is shown even if the next submission fails
         previous = _submit(command, previous)
         sys.stdout.write(previous + "\n")
-        sys.stdout.flush()  # so that it is shown even if the next submission fails
     return 0
 
 
@@ -270,15 +270,28 @@ def _array_tasks(wanted: int, available: int, unit: str) -> int:
     return wanted or available
 
 
-def write_script(script: Path, batch: BatchScript) -> None:
-    """Write the script; raise UserError if there is one that was edited by hand."""
+@contextlib.contextmanager
+def written_script(script: Path, batch: BatchScript) -> Iterator[None]:
+    """Write the script; if the scheduler refuses it within the context, remove it, or restore the one before it.
+
+    Raises UserError if there is a script that was edited by hand.
+    """
     from hpc_es.cluster.sbatch import untouched
     from hpc_es.storage.files import write_text
 
-    if script.exists() and not untouched(script.read_text(encoding="utf-8", errors="replace")):
+    before = script.read_text(encoding="utf-8", errors="replace") if script.exists() else None
+    if before is not None and not untouched(before):
         text = f"{script} was changed by hand, or is something else: submit it with --script {script}, or remove it"
         raise UserError(text)
     write_text(script, batch.signed())
+    try:
+        yield
+    except BaseException:
+        if before is None:
+            script.unlink(missing_ok=True)
+        else:
+            write_text(script, before)
+        raise
     sys.stderr.write(f"{script} written\n")
 
 
@@ -358,11 +371,11 @@ def run_submit(arguments: argparse.Namespace) -> int:
         return 0
     if shutil.which("qsub") is None:
         raise UserError("expected qsub on the PATH, found none: run this on the cluster, or see --dry-run")
-    write_script(path, script)
     command = ["qsub", *(["-J", script.array()] if script.array() else []), str(path)]
-    done = subprocess.run(command, check=False, capture_output=True, encoding="utf-8", errors="replace")  # noqa: S603
-    if done.returncode:
-        raise UserError(f"{shlex.join(command)} failed: {done.stderr.strip()}")
+    with written_script(path, script):
+        done = subprocess.run(command, check=False, capture_output=True, encoding="utf-8", errors="replace")  # noqa: S603
+        if done.returncode:
+            raise UserError(f"{shlex.join(command)} failed: {done.stderr.strip()}")
     sys.stdout.write(done.stdout)
     return 0
 

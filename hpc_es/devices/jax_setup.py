@@ -63,6 +63,11 @@ def configured_kind() -> Kind | None:
     return _configured[0][0] if _configured else None
 
 
+def only_traces() -> bool:
+    """Return whether the device of this process is a GPU that is not here, so that JAX can only trace."""
+    return _chosen == [("gpu", None)]
+
+
 def has_cuda() -> bool:
     """Return whether JAX's support for NVIDIA GPUs is installed."""
     if importlib.util.find_spec("jax_plugins") is None:

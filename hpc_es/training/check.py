@@ -25,6 +25,7 @@ from hpc_es.core.paths import absolute
 from hpc_es.core.policy import Policy
 from hpc_es.core.population import Layout, unperturbed
 from hpc_es.core.rank_output import say_error
+from hpc_es.devices import jax_setup
 from hpc_es.policies.network import NetworkPolicy
 from hpc_es.tasks.episodes.infos import LONGEST, random_episode
 from hpc_es.tasks.episodes.returned_values import reset_values
@@ -33,6 +34,7 @@ from hpc_es.training.budget import budget_warning
 from hpc_es.training.build import cutting_of, preflight, unit_of
 from hpc_es.training.chunking import idle_warning
 from hpc_es.training.compatibility import (
+    device_warnings,
     evaluates_factors,
     factorisation_of,
     needs,
@@ -76,7 +78,7 @@ def check(config: Config, ranks: int | None = None, output: Path | None = None, 
             if state is not None and config.policy.init_optimizer:
                 apply_optimizer(state, source)
     is_custom = policy is not None and (is_user_kind(config.policy.kind) or config.policy.kind == "network")
-    if policy is not None and is_custom and not offers(config).compiled:
+    if policy is not None and is_custom and not offers(config).compiled and not jax_setup.only_traces():
         with problems.collect():
             _check_act(config, task, policy)
     if call and config.task.kind == "function":
@@ -93,8 +95,9 @@ def check(config: Config, ranks: int | None = None, output: Path | None = None, 
         group = max(1, ranks // config.repetition_groups)
         idle = idle_warning(config, problem, group)
         lines.append(f"  ranks {group}: there is {'not ' if idle else ''}work for all of them")
-    rounded, over = rounding_warnings(config, problem), budget_warning(config, problem)
-    warned = (*differing, *warnings_of(config), *rounded, *warnings(config, task), *filter(None, (over, idle)))
+    over = budget_warning(config, problem)
+    of_config = (*warnings_of(config), *device_warnings(config), *rounding_warnings(config, problem))
+    warned = (*differing, *of_config, *warnings(config, task), *filter(None, (over, idle)))
     lines += [f"WARNING: {warning}" for warning in warned]
     sys.stdout.write("\n".join(lines) + "\n")  # at once, as `| head` may be behind it
     return 0

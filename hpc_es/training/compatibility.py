@@ -172,10 +172,17 @@ def device_mismatches(config: Config) -> Iterator[ConfigProblem]:
         text += f" and the policy {config.policy.kind!r} (backend: {backend})" if backend else ""
         remedy = "policy.backend: tensorflow, task.kind: jax_episodes or model, or device: auto"
         yield "device", f"{text} compute with NumPy on the CPU: expected {remedy}"
+
+
+def device_warnings(config: Config) -> Iterator[str]:
+    """Yield a warning if a GPU is requested, for which JAX is not installed here: the config may be for a cluster."""
+    request = device_request(config)
     needs_jax = request is not None and request.library == "jax" and request.device == "gpu"
     if request is not None and needs_jax and not missing_text("jax") and not jax_setup.has_cuda():
-        text = "is gpu, but JAX is installed without CUDA support: pip install 'hpc_es[jax-cuda]'"
-        yield request.key, f"{text}, or set {request.key}: cpu"
+        yield (
+            f"{request.key} is gpu, but JAX is installed here without CUDA support: where the job runs, it needs "
+            f"pip install 'hpc_es[jax-cuda]', or {request.key}: cpu"
+        )
 
 
 def missing_for_policy(config: Config) -> Iterator[ConfigProblem]:

@@ -236,6 +236,30 @@ def test_without_sbatch_the_remedy_is_named(toy: Path, tmp_path: Path) -> None:
     assert not toy.with_suffix(".sbatch").exists()
 
 
+@pytest.mark.parametrize("scheduler", ["slurm", "pbs"])
+def test_refused_job_leaves_the_script_as_it_was(
+    scheduler: str, toy: Path, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, suffix = ("sbatch", ".sbatch") if scheduler == "slurm" else ("qsub", ".pbs")
+    script, program = toy.with_suffix(suffix), tmp_path / "bin" / name
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\n[ -e accepting ] || { echo invalid partition >&2; exit 1; }\necho 42\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    monkeypatch.chdir(tmp_path)
+    submit = ["submit", str(toy), "--scheduler", scheduler, "--time"]
+    with pytest.raises(SystemExit):
+        cli.main([*submit, "10"])
+    assert "invalid partition" in capsys.readouterr().err and not script.exists()
+    (tmp_path / "accepting").touch()
+    assert cli.run([*submit, "10"]) == 0
+    before = script.read_text()
+    (tmp_path / "accepting").unlink()
+    with pytest.raises(SystemExit):
+        cli.main([*submit, "20"])
+    assert script.read_text() == before
+
+
 @pytest.mark.long
 def test_script_changed_by_hand_is_not_replaced(toy: Path, tmp_path: Path) -> None:
     script, bin_ = toy.with_suffix(".sbatch"), tmp_path / "bin"

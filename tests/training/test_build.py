@@ -13,11 +13,13 @@ from hpc_es.config.registry import module
 from hpc_es.core.data import CORRECT, SIGN_RETURN, Column, row_dtype
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.interfaces import Needs
+from hpc_es.devices import jax_setup
 from hpc_es.devices.decision import DeviceRequest
 from hpc_es.mpi.world import World
 from hpc_es.programs.task import Programs
+from hpc_es.training import compatibility
 from hpc_es.training.build import build_parts, build_task, cutting_of
-from hpc_es.training.compatibility import device_mismatches, device_request
+from hpc_es.training.compatibility import device_mismatches, device_request, device_warnings
 
 SURVIVAL = {"kind": "episodes", "env_id": "tests.helpers.toys:Survival-v0"}
 PROGRAMS = {"kind": "programs", "name": "reverse"}
@@ -109,6 +111,23 @@ def test_gpu_is_refused_if_numpy_computes() -> None:
 
 def test_gpu_is_accepted_if_tensorflow_computes() -> None:
     assert not _problems({"task": {"env_id": "CartPole-v1"}, "policy": {"backend": "tensorflow"}, "device": "gpu"})
+
+
+@pytest.mark.parametrize(
+    ("has_cuda", "device", "warns"), [(False, "gpu", True), (True, "gpu", False), (False, "auto", False)]
+)
+def test_gpu_for_which_jax_is_not_installed_here_is_a_warning(
+    has_cuda: bool, device: str, warns: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The config may be for a cluster, whose script is written here."""
+    monkeypatch.setattr(jax_setup, "has_cuda", lambda: has_cuda)
+    monkeypatch.setattr(compatibility, "missing_text", lambda *_: "")
+    task = {"kind": "jax_episodes", "env_id": "gymnax:CartPole-v1"}
+    assert not _problems({"task": task, "device": device})
+    warnings = list(device_warnings(validate({"task": task, "device": device})))
+    assert [text.partition(":")[0] for text in warnings] == (
+        ["device is gpu, but JAX is installed here without CUDA support"] if warns else []
+    )
 
 
 def test_device_request_names_the_library_and_the_key() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from hpc_es.config.loading import validate
 from hpc_es.core.errors import ConfigError, UserError
+from hpc_es.devices import jax_setup
 from hpc_es.tasks.jax_episodes.task import FinalObservationOptions, Options, behaviour_indices, build, sources
 from hpc_es.training import check as checking
 from hpc_es.training.compatibility import missing_for_task
@@ -141,3 +142,23 @@ def test_gpu_task_is_checked_anywhere_but_runs_on_gpus_only() -> None:
     assert done.stdout.startswith("task.platform: is gpu, but JAX already computes on the cpu in this process"), str(
         done
     )
+
+
+@pytest.mark.parametrize("command", ["check", "sbatch"])
+@pytest.mark.parametrize("kind", ["jax_episodes", "network"])
+def test_config_for_gpus_is_checked_where_jax_has_none(kind: str, command: str, tmp_path: Path) -> None:
+    """Also that of a custom network, which a check otherwise lets act."""
+    pytest.importorskip("jax", reason="JAX is not installed here: make test-jax")
+    parts = {
+        "jax_episodes": f'task: {{kind: jax_episodes, env_id: "{WALK}"}}',
+        "network": "task: {env_id: CartPole-v1}\npolicy: {kind: network, network: 'tests.helpers.own_networks:plain'}",
+    }
+    path = tmp_path / "gpu.yaml"
+    path.write_text(f"{parts[kind]}\ndevice: gpu\nstop: {{generations: 1}}\n")
+    words = [command, str(path), *(["--dry-run"] if command == "sbatch" else [])]
+    done = python(["-m", "hpc_es", *words], env={"CUDA_VISIBLE_DEVICES": ""})
+    assert done.status == 0, str(done)
+    assert "config is valid: gpu" in done.stdout + done.stderr
+    if not jax_setup.has_cuda():
+        assert "WARNING: device is gpu, but JAX is installed here without CUDA support" in done.stdout + done.stderr
+    assert [item.name for item in tmp_path.iterdir()] == ["gpu.yaml"]
