@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -291,7 +292,8 @@ def _best_facts(run: RunSummary) -> list[tuple[str, str]]:
     if "best_program" in run.result:
         return [("reward", number_text(run.result.get("best_reward"))), ("program", str(run.result["best_program"]))]
     if run.result.get("best_return") is not None:
-        return [("return", number_text(float(run.result["best_return"]))), ("command", f"hpc-es eval {run.path}")]
+        command = shlex.join(["hpc-es", "eval", str(run.path)])
+        return [("return", number_text(float(run.result["best_return"]))), ("command", command)]
     return []
 
 

@@ -43,9 +43,9 @@ def load_source(options: Options, policy: Policy | None) -> State:
     if policy is not None and (theta is None or theta.shape != (policy.layout.size,)):
         size = "none" if theta is None else str(theta.size)
         layers = ", ".join(f"{name} {list(shape)}" for name, shape in policy.layout.shapes.items())
-        text = f"expected {policy.layout.size} parameters ({layers}), found {size} in {options.init_from}"
-        causes = _differing(options, Path(options.init_from))
-        raise ConfigError([("policy.init_from", f"{text}: the networks differ: {causes}")])
+        text = f"expected {policy.layout.size} parameters, found {size} in {options.init_from}: the networks differ"
+        cause = _difference(options, Path(options.init_from))
+        raise ConfigError([("policy.init_from", f"{text} ({cause}); the new one has {layers}")])
     observations, optimizer = options.init_observations, options.init_optimizer
     if observations is not True:
         source = _without(source, STATISTICS)
@@ -59,7 +59,7 @@ def load_source(options: Options, policy: Policy | None) -> State:
     return source
 
 
-def _differing(options: Options, path: Path) -> str:
+def _difference(options: Options, path: Path) -> str:
     """Return how the policy of a run or checkpoint differs, in its options or else in what it observes and does."""
     from hpc_es.config.resolved import plain_data
     from hpc_es.storage.checkpoint import load
@@ -67,11 +67,11 @@ def _differing(options: Options, path: Path) -> str:
     from hpc_es.storage.compare import differences
 
     config = plain_data(load(find(path)).config_text)
-    sections = [
+    theirs, ours = (
         {"policy": {name: value for name, value in section.items() if not name.startswith("init")}}
         for section in (config.get("policy") or {}, asdict(options))
-    ]
-    if different := differences(*sections, where="there"):
+    )
+    if different := differences(theirs, ours, where="there"):
         return "; ".join(different)
     env_id = (config.get("task") or {}).get("env_id", "its task")
     return f"it was trained on {env_id}, whose observations or actions have other sizes"
