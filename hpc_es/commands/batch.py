@@ -281,8 +281,8 @@ def written_script(script: Path, batch: BatchScript) -> Iterator[None]:
 
     before = script.read_text(encoding="utf-8", errors="replace") if script.exists() else None
     if before is not None and not untouched(before):
-        text = f"{script} was changed by hand, or is something else: submit it with --script {script}, or remove it"
-        raise UserError(text)
+        option = f"--script {shlex.quote(str(script))}"
+        raise UserError(f"{script} was changed by hand, or is something else: submit it with {option}, or remove it")
     write_text(script, batch.signed())
     try:
         yield

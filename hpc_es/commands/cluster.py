@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import signal
 import sys
 
@@ -75,7 +76,7 @@ def run_plan(arguments: argparse.Namespace) -> int:
     can_delay = can_delay and (mpi.schedule, mpi.update) == ("on_demand", "gathered")
     predicted = predictions(measured, config.stop, arguments.ranks, cluster, table_bytes, can_delay)
     best = plan_report.chosen(predicted)
-    sbatch = f"hpc-es sbatch {arguments.config} {' '.join(arguments.overrides)}".rstrip()
+    sbatch = shlex.join(["hpc-es", "sbatch", arguments.config, *arguments.overrides])
     sbatch += f" --nodes {best.nodes} --ntasks-per-node {-(-best.ranks // best.nodes)}"
     if arguments.json:
         sys.stdout.write(plan_report.as_json(measured, predicted, cluster, sbatch))

@@ -6,6 +6,7 @@ import argparse
 import fnmatch
 import json
 import re
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from importlib import resources
@@ -73,7 +74,8 @@ def run_new(arguments: argparse.Namespace) -> int:
             file.chmod(file.stat().st_mode | 0o111)
         sys.stderr.write(f"{file} written\n")
     command = "tune" if re.search(r"^base:", files[path], re.MULTILINE) else "train"
-    sys.stderr.write(f"next: hpc-es check {path}, then hpc-es {command} {path}\n")
+    quoted = shlex.quote(str(path))
+    sys.stderr.write(f"next: hpc-es check {quoted}, then hpc-es {command} {quoted}\n")
     return 0
 
 

@@ -12,6 +12,7 @@ the section has `enabled: false`.
 from __future__ import annotations
 
 import copy
+import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -149,7 +150,8 @@ def read(source: Path | str, overrides: Iterable[str] = ()) -> ConfigData:
     data, stem = _read(source, overrides)
     if _is_tuning(data):
         text = f"{source} is a tuning file, not the config of one experiment"
-        raise UserError(f"{text}: hpc-es tune {source} runs it, hpc-es check {source} validates it")
+        quoted = shlex.quote(str(source))
+        raise UserError(f"{text}: hpc-es tune {quoted} runs it, hpc-es check {quoted} validates it")
     data, notes = with_overrides(data, overrides)
     for note in notes:
         say_error(f"note: {note}\n")

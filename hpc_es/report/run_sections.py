@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -300,7 +301,7 @@ def _best_facts(run: RunSummary) -> list[tuple[str, str]]:
     value = (NAMES[answer.kind], number_text(answer.value) + violation)
     if answer.x is not None:
         return [value, ("x", x_text(answer.x, MOST_NUMBERS))]
-    return [value, ("command", f"hpc-es eval {run.path}")] if answer.kind == "centre" else [value]
+    return [value, ("command", shlex.join(["hpc-es", "eval", str(run.path)]))] if answer.kind == "centre" else [value]
 
 
 def _details(runs: Sequence[RunSummary], ids: Mapping[Path, str]) -> list[Content]:

@@ -7,7 +7,7 @@ Observation statistics (`init_observations`) and optimizer state (`init_optimize
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,8 +45,10 @@ def load_source(options: Options, policy: Policy | None, directory: Path | None 
     theta = source.shared.get("theta")
     if policy is not None and (theta is None or theta.shape != (policy.layout.size,)):
         size = "none" if theta is None else str(theta.size)
+        layers = ", ".join(f"{name} {list(shape)}" for name, shape in policy.layout.shapes.items())
         text = f"expected {policy.layout.size} parameters, found {size} in {options.init_from}: the networks differ"
-        raise ConfigError([("policy.init_from", text)])
+        cause = _difference(options, Path(options.init_from))
+        raise ConfigError([("policy.init_from", f"{text} ({cause}); the new one has {layers}")])
     observations, optimizer = options.init_observations, options.init_optimizer
     if observations is not True:
         source = _without(source, STATISTICS)
@@ -73,6 +75,24 @@ def _with_absolute_paths(options: Options, directory: Path) -> Options:
                 problems.append((f"policy.{name}", str(error)))
     problems.raise_any()
     return replace(options, **paths)
+
+
+def _difference(options: Options, path: Path) -> str:
+    """Return how the policy of a run or checkpoint differs, in its options or else in what it observes and does."""
+    from hpc_es.config.resolved import plain_data
+    from hpc_es.storage.checkpoint import load
+    from hpc_es.storage.checkpoint_directory import find
+    from hpc_es.storage.compare import differences
+
+    config = plain_data(load(find(path)).config_text)
+    theirs, ours = (
+        {"policy": {name: value for name, value in section.items() if not name.startswith("init")}}
+        for section in (config.get("policy") or {}, asdict(options))
+    )
+    if different := differences(theirs, ours, where="there"):
+        return "; ".join(different)
+    env_id = (config.get("task") or {}).get("env_id", "its task")
+    return f"it was trained on {env_id}, whose observations or actions have other sizes"
 
 
 def _read(key: str, path: str, policy: Policy | None, kind: str = "") -> State:

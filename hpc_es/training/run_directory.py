@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import Literal
 
 from hpc_es.config.resolved import changes, completed, identity, named_user_kinds, resolved, sources
@@ -22,6 +23,7 @@ from hpc_es.storage.compare import differences
 from hpc_es.storage.files import writing
 from hpc_es.storage.run_lock import RunLock
 from hpc_es.tasks.observation_statistics import REFERENCE_HASH, not_finite
+from hpc_es.training.compatibility import offers
 
 NO_INFO: Mapping[str, Json] = {}
 Resume = Literal["auto", "never", "require"]
@@ -79,10 +81,12 @@ def open_run(
             different = differences(completed(snapshot.identity, named_user_kinds(resolved(config))), identity)
             if different:
                 lines = "\n  ".join(different)
-                raise CheckpointError(
-                    f"{directory} holds another experiment; these may not change on resume:\n  {lines}\n"
-                    "set them to their old values, or choose another --output"
-                )
+                text = f"{directory} holds another experiment; these may not change on resume:\n  {lines}\n"
+                remedy = "set them to their old values, or choose another --output"
+                has_same_policy = not any(line.startswith("policy.") for line in different)
+                if offers(config).policy and hasattr(config.policy, "init_from") and has_same_policy:
+                    remedy += f", which continues from these parameters with policy.init_from={quote(str(directory))}"
+                raise CheckpointError(text + remedy)
             before, now = snapshot.provenance.get(REFERENCE_HASH), info.get(REFERENCE_HASH)
             if before != now:
                 raise CheckpointError(

@@ -9,6 +9,7 @@ import csv
 import io
 import json
 import math
+import shlex
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -196,7 +197,7 @@ def best_config(report: TuningReport, best: TrialRow) -> str:
         f"# Trial {best['trial']} of {report.directory}: the best of {len(report.numbers(COMPLETE))}",
         f"# complete trials, with {goal} {best['objective']:.6g}.",
         *([f"# Each trial was run once, so it is in part the luckiest: {AGAIN}."] if report.repetitions == 1 else []),
-        f"# Run:    python -m hpc_es.main {report.directory / BEST}",
+        f"# Run:    python -m hpc_es.main {shlex.quote(str(report.directory / BEST))}",
         *(f"# {key}: {as_text(value)}" for key, value in sorted(best["hyperparameters"].items())),
     ]
     return "\n".join(head) + "\n" + yaml.dump(config, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=120)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import shlex
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -268,12 +269,12 @@ class Master:
         return (Trial(self._directory, number) for number in self._shard.share(len(self._table)))
 
     def _finish(self) -> ExitReason:
-        ended = ExitReason(0)
+        ended, quoted = ExitReason(0), shlex.quote(str(shown(self._directory)))
         states = Counter(str(trial.record().get("state")) for trial in self._trials())
         if states[FAILED] and not states[COMPLETE]:
-            ended = ExitReason(1, f"all trials failed, see: hpc-es tune-report {shown(self._directory)}")
+            ended = ExitReason(1, f"all trials failed, see: hpc-es tune-report {quoted}")
         counts = ", ".join(f"{states[state]} {state}" for state in (*OVER, STARTED) if states[state])
-        say(f"{sum(states.values())} trials: {counts or 'none'}; hpc-es tune-report {shown(self._directory)}\n")
+        say(f"{sum(states.values())} trials: {counts or 'none'}; hpc-es tune-report {quoted}\n")
         self._status("failed" if ended.status else "finished", exit_status=ended.status, reason=ended.text or "done")
         return ended
 

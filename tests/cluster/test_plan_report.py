@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -299,6 +300,13 @@ def test_ticks_of_the_plan_plot_are_plain_numbers(tmp_path: Path) -> None:
 )
 def test_log_axis_has_labels_for_any_number_of_decades(low: float, high: float, ticks: list[float]) -> None:
     assert plot.LogTicks().tick_values(low, high) == pytest.approx(ticks)
+
+
+def test_next_command_can_be_copied_into_a_shell(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    config = runs.tiny(tmp_path).rename(tmp_path / "tiny (1).yaml")
+    arguments = [config, "name=a b", "--seconds", 0.1, "--ranks", "3"]
+    result = json.loads(plan_output(capsys, *arguments, "--json"))
+    assert shlex.split(result["sbatch"])[:4] == ["hpc-es", "sbatch", str(config), "name=a b"]
 
 
 def test_plan_prints_json(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

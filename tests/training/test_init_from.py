@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -256,3 +258,30 @@ def test_theta_value_head_and_normaliser_are_restored_from_a_keras_file(kind: st
     np.testing.assert_array_equal(value_of(layers), value)  # type: ignore[arg-type]
     for result, expected in zip(normaliser_of(layers) or (), normaliser[:2], strict=True):
         np.testing.assert_allclose(result, expected, rtol=1e-6)
+
+
+def test_other_number_of_parameters_is_explained(tmp_path: Path) -> None:
+    """The layers of the new policy, and what the other policy or its environment has in place of them."""
+    old = run()
+    with pytest.raises(UserError) as caught:
+        started(tmp_path / "other", old, "policy.hidden_dims=[5]")
+    text = str(caught.value)
+    assert "the networks differ (policy.hidden_dims: [4] there, [5] in the config); the new one has " in text
+    assert re.search(r"hidden_0_kernel \[\d, 5\], hidden_0_bias \[5\], output_kernel \[5, \d\], output_bias", text)
+    with pytest.raises(UserError) as caught:
+        started(tmp_path / "other", old, "task.env_id=CartPole-v1")
+    cause = "it was trained on tests.helpers.toys:Survival-v0, whose observations or actions have other sizes"
+    assert f"the networks differ ({cause}); the new one" in str(caught.value)
+
+
+def test_resuming_with_another_population_names_init_from(tmp_path: Path) -> None:
+    old = tmp_path / "old"
+    shutil.copytree(run(), old)
+    config = override(CONFIG, ["algorithm.population_size=6"])
+    with pytest.raises(UserError, match=rf"continues from these parameters with policy\.init_from={old}$"):
+        list(hpc_es.train(config, old))
+    other = override(CONFIG, ["policy.hidden_dims=[5]"])
+    with pytest.raises(UserError, match=r"choose another --output$"):  # they would not fit
+        list(hpc_es.train(other, old))
+    new = {**config, "policy": {**config.get("policy", {}), "init_from": str(old)}}  # as the message says
+    assert list(hpc_es.train(new, tmp_path / "new"))
