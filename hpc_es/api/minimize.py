@@ -22,6 +22,7 @@ from hpc_es.core.errors import RunFailedError
 from hpc_es.mpi.connect import connect
 from hpc_es.mpi.guard import Signals, install_hooks
 from hpc_es.mpi.world import World
+from hpc_es.report.progress import Progress
 from hpc_es.tasks.function import ObjectiveTask, initial_vector
 from hpc_es.tasks.functions.initial_points import Points, points_from
 from hpc_es.tasks.functions.parameters import Value
@@ -29,7 +30,7 @@ from hpc_es.tasks.functions.problem import BestVector
 from hpc_es.tasks.functions.python_evaluator import PythonEvaluator, objective
 from hpc_es.training.build import Parts
 from hpc_es.training.collective import CollectiveExit, on_rank_0
-from hpc_es.training.compatibility import rounding_warnings
+from hpc_es.training.compatibility import points_text, rounding_warnings
 from hpc_es.training.generation import MetricsRow
 from hpc_es.training.loop import Training
 from hpc_es.training.recorder import Recorder
@@ -109,6 +110,7 @@ def minimize(
     constraints: int | Sequence[str] | None = None,
     constraint_handling: str = "feasible_first",
     initial_points: str | Path | Points | None = None,
+    verbose: bool = False,
     **options: object,
 ) -> Minimum:
     """Minimise `f` from `x0` with step size `sigma0` on all ranks of the job, by default with CMA-ES.
@@ -133,6 +135,7 @@ def minimize(
     - `callback(intermediate_result)` is called on rank 0 after each generation, with the best vector so far and the
       metrics of the generation. If its only parameter is named x or xk, it gets the best vector. If it raises
       StopIteration, the search ends.
+    - `verbose`: whether rank 0 prints progress lines, at most one per second, as a run of the function would.
     - `options` are the options of the algorithm, as in `Strategy`.
 
     Under MPI every rank calls this function with the same arguments and gets the same result, whatever the number of
@@ -166,7 +169,7 @@ def minimize(
     config = _config(world, data, f, initial_points)
     signals = Signals()
     try:
-        return _run(world, signals, config, _parts(config, f, initial_points), callback)
+        return _run(world, signals, config, _parts(config, f, initial_points), callback, verbose)
     finally:
         signals.restore()
         world.poll = None
@@ -210,20 +213,30 @@ def _parts(config: Config, f: Callable[..., object], initial_points: str | Path 
     return parts_of(config, task, config.task.batch or 1)
 
 
-def _run(world: World, signals: Signals, config: Config, parts: Parts, callback: Callback | None) -> Minimum:
+def _run(
+    world: World, signals: Signals, config: Config, parts: Parts, callback: Callback | None, verbose: bool
+) -> Minimum:
     state = parts.initial()
     recorder = Recorder(config, parts.problem, state) if world.rank == 0 else None
+    progress = Progress(None, config.stop, goal="minimise") if verbose and recorder is not None else None
+    if progress is not None and (text := points_text(config, parts.problem)):
+        progress.message(text)
     training = Training(config, world, parts, signals.count, recorder, state)
     signals.abort_if_hung = training.abort_if_hung
     call = _with_scipy_arguments(callback) if callback is not None else None
     is_stopped = False
     for row in training.run():
+        if progress is not None:
+            progress.update(row)
         if call is not None and recorder is not None and not is_stopped:
             try:
                 call(_so_far(config, parts, training, recorder, row))
             except StopIteration:
                 is_stopped = True
                 training.stop()
+
+    if progress is not None:
+        progress.finish(f"ended by {'the callback' if is_stopped else recorder.reason if recorder else ''}")
 
     def result() -> JsonObject:
         assert recorder is not None

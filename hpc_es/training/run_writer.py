@@ -32,7 +32,7 @@ from hpc_es.storage.line_logs import EvaluationsLog, FailuresLog, ProgramsLog
 from hpc_es.storage.status import HEARTBEAT_SECONDS, RUNNING, STATUS, EndStatus, final_evaluation, now, this_process
 from hpc_es.tasks.problems import ranks_returns
 from hpc_es.training.collective import FailureReport
-from hpc_es.training.compatibility import needs, offers, rounding_warnings
+from hpc_es.training.compatibility import needs, offers, points_text, rounding_warnings
 from hpc_es.training.generation import MetricsRow
 from hpc_es.training.recorder import Recorder, UpdateJournal, UpdateReplay
 from hpc_es.training.run_directory import CONFIG, OpenedRun
@@ -239,6 +239,8 @@ class RunWriter(Recorder):
                 "best_evaluation": self.best.return_ if self.best else None,
             }
         )
+        if old is None and (text := points_text(config, self._problem)):
+            self.message(text)
         if self.replay is not None:
             self.message(self.replay.message)
         self._opened = dataclasses.replace(self._opened, snapshot=None)  # frees memory after the first update
