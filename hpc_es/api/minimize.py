@@ -24,6 +24,7 @@ from hpc_es.core.paths import argument
 from hpc_es.mpi.connect import connect
 from hpc_es.mpi.guard import Signals, install_hooks
 from hpc_es.mpi.world import World
+from hpc_es.report.progress import Progress
 from hpc_es.storage.files import finite
 from hpc_es.tasks.function import ObjectiveTask, initial_vector
 from hpc_es.tasks.functions.initial_points import Points, points_from
@@ -33,7 +34,7 @@ from hpc_es.tasks.functions.python_evaluator import PythonEvaluator, objective
 from hpc_es.training.budget import budget_warning
 from hpc_es.training.build import Parts
 from hpc_es.training.collective import CollectiveExit, on_rank_0
-from hpc_es.training.compatibility import rounding_warnings
+from hpc_es.training.compatibility import points_text, rounding_warnings
 from hpc_es.training.generation import MetricsRow
 from hpc_es.training.loop import Training
 from hpc_es.training.recorder import Recorder
@@ -113,6 +114,7 @@ def minimize(
     constraints: int | Sequence[str] | None = None,
     constraint_handling: str = "feasible_first",
     initial_points: str | Path | Points | None = None,
+    verbose: bool = False,
     **options: object,
 ) -> Minimum:
     """Minimise `f` from `x0` with step size `sigma0` on all ranks of the job, by default with CMA-ES.
@@ -137,6 +139,7 @@ def minimize(
     - `callback(intermediate_result)` is called on rank 0 after each generation, with the best vector so far and the
       metrics of the generation. If its only parameter is named x or xk, it gets the best vector. If it raises
       StopIteration, the search ends.
+    - `verbose`: whether rank 0 prints progress lines, at most one per second, as a run of the function would.
     - `options` are the options of the algorithm, as in `Strategy`.
 
     Under MPI every rank calls this function with the same arguments and gets the same result, whatever the number of
@@ -173,7 +176,8 @@ def minimize(
         signals = Signals()
         try:
             with exits_as_errors():
-                return _run(world, signals, config, _parts(config, f, arguments, initial_points), callback, generators)
+                parts = _parts(config, f, arguments, initial_points)
+                return _run(world, signals, config, parts, callback, generators, verbose)
         finally:
             signals.restore()
             world.poll = None
@@ -236,15 +240,21 @@ def _run(
     parts: Parts,
     callback: Callback | None,
     generators: GlobalGenerators,
+    verbose: bool,
 ) -> Minimum:
     state = parts.initial()
     recorder = Recorder(config, parts.problem, state) if world.rank == 0 else None
+    progress = Progress(None, config.stop, goal="minimise") if verbose and recorder is not None else None
+    if progress is not None and (text := points_text(config, parts.problem)):
+        progress.message(text)
     training = Training(config, world, parts, signals.count, recorder, state)
     signals.abort_if_hung = training.abort_if_hung
     call = _with_scipy_arguments(callback) if callback is not None else None
     is_stopped = False
     row: MetricsRow = {}
     for row in training.run():
+        if progress is not None:
+            progress.update(row)
         if call is not None and recorder is not None and not is_stopped:
             so_far = _so_far(config, parts, training, recorder, row)
             with generators.exchanged(), exits_as_errors("the callback", "raise StopIteration to end the search"):
@@ -253,6 +263,9 @@ def _run(
                 except StopIteration:
                     is_stopped = True
                     training.stop()
+
+    if progress is not None:
+        progress.finish(f"ended by {'the callback' if is_stopped else recorder.reason if recorder else ''}")
 
     def result() -> JsonObject:
         assert recorder is not None

@@ -43,9 +43,9 @@ class Progress:
     """
 
     def __init__(
-        self, run_dir: Path, stop: Stop, verbose: bool = True, goal: Goal | None = None, scores: bool = False
+        self, run_dir: Path | None, stop: Stop, verbose: bool = True, goal: Goal | None = None, scores: bool = False
     ) -> None:
-        self._log = run_dir / "log.txt"
+        self._log = run_dir / "log.txt" if run_dir is not None else None
         self._stop = stop
         self._verbose = verbose  # False: only log.txt
         self._goal, self._scores = goal, scores
@@ -142,6 +142,8 @@ class Progress:
         self._append(SEPARATOR.join(entries))
 
     def _append(self, text: str) -> None:
+        if self._log is None:
+            return
         stamp = datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
         try:
             with self._log.open("a", encoding="utf-8") as file:

@@ -292,7 +292,7 @@ def _injection_mismatches(config: Config, problem: Problem) -> Iterator[ConfigPr
         text = f"is set, but the candidates of {config.algorithm.kind!r} are perturbations of its own"
         yield "task.initial_points", f"{text}: expected algorithm.kind: {_either(others)}"
         return
-    population = config.algorithm.population_size or default_population(problem.size)  # type: ignore[attr-defined]
+    population = _first_population(config, problem)
     if points.unknown > population:
         text = f"has {points.unknown:,} points without a value, but the first generation has {population:,} candidates"
         yield "task.initial_points", f"{text}: remove points, or raise algorithm.population_size"
@@ -301,6 +301,16 @@ def _injection_mismatches(config: Config, problem: Problem) -> Iterator[ConfigPr
 def mixed_strategies() -> list[str]:
     """Return the kinds of algorithms that adapt to discrete parameters."""
     return [kind for kind in kinds("algorithms") if module("algorithms", kind).NEEDS.mixed]
+
+
+def points_text(config: Config, problem: Problem) -> str:
+    """Return which initial points of an objective are used; "" if there are none."""
+    points = getattr(problem, "initial_points", None)
+    return "" if points is None else str(points.use_text(_first_population(config, problem)))
+
+
+def _first_population(config: Config, problem: Problem) -> int:
+    return int(config.algorithm.population_size or default_population(problem.size))  # type: ignore[attr-defined]
 
 
 def rounding_warnings(config: Config, problem: Problem) -> list[str]:

@@ -43,7 +43,7 @@ from hpc_es.storage.status import (
 )
 from hpc_es.tasks.problems import ranks_returns
 from hpc_es.training.collective import FailureReport
-from hpc_es.training.compatibility import needs, offers, rounding_warnings
+from hpc_es.training.compatibility import needs, offers, points_text, rounding_warnings
 from hpc_es.training.found import CentreEvaluation
 from hpc_es.training.generation import NOTHING_USED, MetricsRow
 from hpc_es.training.outcomes import StoredOutcomes
@@ -274,6 +274,8 @@ class RunWriter(Recorder):
                 "best_evaluation": self.best.return_ if self.best else None,
             }
         )
+        if old is None and (text := points_text(config, self._problem)):
+            self.message(text)
         if self.replay is not None:
             self.message(self.replay.message)
         self._opened = dataclasses.replace(self._opened, snapshot=None)  # frees memory after the first update

@@ -315,3 +315,17 @@ def test_arguments_are_passed_as_they_are() -> None:
 def test_argument_that_is_also_a_parameter_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"arguments: has a, which is also in parameters"):
         hpc_es.minimize(lambda a: a, parameters={"a": {"low": 0, "high": 1}}, arguments={"a": 1})
+
+
+@pytest.mark.parametrize("verbose", [False, True])
+def test_progress_is_shown_if_it_is_asked_for(verbose: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    points = [[1.0, 1.0]]
+    hpc_es.minimize(lambda x: float(x @ x), [2.0, 2.0], 1.0, max_evaluations=12, initial_points=points, verbose=verbose)
+    lines = capsys.readouterr().out.splitlines()
+    if not verbose:
+        assert not lines
+        return
+    assert lines[0].startswith("initial points: 1 of 1 are among the 6 candidates")
+    assert lines[1].startswith("generation 1  value ") and "best value" in lines[1] and "evaluations 6" in lines[1]
+    assert lines[-2].startswith("generation 2  value ")
+    assert lines[-1] == "ended by stop.episodes: 12"

@@ -46,10 +46,11 @@ class Known(NamedTuple):
 class InitialPoints:
     """The points of a file: those without a value first, in its order, then the others, the best first."""
 
-    vectors: Float64  # float64[points, size], as passed to the objective
+    vectors: Float64  # float64[points, size], as given, and so passed to the objective
     search_vectors: Float64  # float64[points, size]
     unknown: int  # number of points without a value
-    known: Mapping[bytes, Known]  # by the bytes of the vector as passed to the objective, the best first
+    known: Mapping[bytes, Known]  # by the bytes of the vector as given, the best first
+    given: Mapping[bytes, Float64]  # the vectors as given by the bytes of what the search makes of them
 
     def first_candidates(self, population: int) -> Float64:
         """Return the search vectors of the first generation, float64[k, size].
@@ -57,6 +58,23 @@ class InitialPoints:
         Points with a known value are at most half of the population, so that the other half samples the distribution.
         """
         return self.search_vectors[: min(max(self.unknown, population // 2), population)]
+
+    def as_given(self, vectors: Float64) -> Float64:
+        """Return vectors for the objective with the points as they were given.
+
+        Between the scales of the objective and of the search a number may change in its last bits.
+        """
+        return np.array([self.given.get(vector.tobytes(), vector) for vector in vectors])
+
+    def use_text(self, population: int) -> str:
+        """Return which points are candidates of the first generation, as text."""
+        count, known = len(self.first_candidates(population)), len(self.known)
+        parts = [f"{self.unknown:,} without a value"] if self.unknown else []
+        if known:
+            parts.append(f"the best {count - self.unknown:,} of {known:,} with a value")
+        text = f"initial points: {count:,} of {len(self.vectors):,} are among the {population:,} candidates of the"
+        rule = "; those with a value take at most half of them" if count < len(self.vectors) else ""
+        return f"{text} first generation: {' and '.join(parts)}{rule}"
 
 
 Points: TypeAlias = "Sequence[Mapping[str, object] | npt.ArrayLike] | npt.NDArray[np.float64]"  # see `points_from`
@@ -111,12 +129,9 @@ def _ordered(results: Mapping[bytes, Known | None], coordinates: Coordinates, si
     known.sort(key=lambda item: (item[1].violation, -sign * item[1].value))  # stable: of equal ones the first
     vectors = np.array([np.frombuffer(key, np.float64) for key in (*unknown, *(key for key, _ in known))])
     inside = np.array([coordinates.to_search(vector) for vector in vectors])
-    # The search may change the last bit of a number, and looks results up by the vector that it evaluates.
     evaluated = coordinates.to_objective(inside)[0]
-    rows = evaluated[len(unknown) :]
-    return InitialPoints(
-        evaluated, inside, len(unknown), {row.tobytes(): result for row, (_, result) in zip(rows, known, strict=True)}
-    )
+    given = {row.tobytes(): vector for row, vector in zip(evaluated, vectors, strict=True)}
+    return InitialPoints(vectors, inside, len(unknown), dict(known), given)
 
 
 # Reading.

@@ -184,6 +184,8 @@ class ObjectiveProblem(ProblemDefaults):
 
     def evaluate(self, population: Population, jobs: Jobs, carried: ProblemState, poll: Poll) -> Outcome:
         vectors, penalties = self.coordinates.to_objective(population.stacked())
+        if self.initial_points is not None and jobs.purpose == "train" and not jobs.generation:
+            vectors = self.initial_points.as_given(vectors)
         results = self._evaluate_unknown(vectors, jobs, poll)
         rows = np.zeros(len(jobs), row_dtype(self.columns))
         rows["value"] = [result.value for result in results]

@@ -13,7 +13,7 @@ import hpc_es
 from hpc_es.config.loading import validate
 from hpc_es.config.schema import Config
 from hpc_es.core.errors import ConfigError
-from hpc_es.tasks.functions.initial_points import InitialPoints, initial_points
+from hpc_es.tasks.functions.initial_points import InitialPoints, Known, initial_points
 from hpc_es.training.build import build_task
 from tests.helpers import toys
 
@@ -193,3 +193,48 @@ def test_values_of_an_earlier_run_are_taken_over(tmp_path: Path, monkeypatch: py
     assert len(lines) == 7 and len(calls) == 4  # of a population of 7, three are known
     assert np.array_equal(lines[:3, 2:], best[:, 2:])
     assert rows[-1]["best_value"] == min(best[0, 2], lines[:, 2].min())
+
+
+def test_points_are_evaluated_and_returned_as_they_are_given() -> None:
+    """0.0305 on a logarithmic scale becomes 0.030499999999999996 in the search."""
+    ranges = {"low": 0.004, "high": 0.06, "scale": "log"}
+    given, seen = [0.0305, 0.0081, 0.0153], []
+
+    def f(flange: float) -> float:
+        seen.append(flange)
+        return abs(flange - 0.0305)
+
+    points = [{"flange": given[0]}, {"flange": given[1]}, {"flange": given[2], "value": 1.0}]
+    best = hpc_es.minimize(f, parameters={"flange": ranges}, initial_points=points, max_evaluations=6)
+    assert seen[:2] == given[:2]
+    assert (best.parameters, best.f) == ({"flange": 0.0305}, 0.0)
+    known = [{"flange": given[0], "value": -1.0}]
+    assert hpc_es.minimize(f, parameters={"flange": ranges}, initial_points=known, max_evaluations=6).parameters == {
+        "flange": 0.0305
+    }
+
+
+@pytest.mark.parametrize(
+    ("unknown", "known", "population", "text"),
+    [
+        (
+            0,
+            30,
+            11,
+            "5 of 30 are among the 11 candidates of the first generation: the best 5 of 30 with a value; those",
+        ),
+        (
+            2,
+            1,
+            6,
+            "3 of 3 are among the 6 candidates of the first generation: 2 without a value and the best 1 of 1 with",
+        ),
+        (4, 0, 6, "4 of 4 are among the 6 candidates of the first generation: 4 without a value"),
+    ],
+)
+def test_text_says_which_points_are_used(unknown: int, known: int, population: int, text: str) -> None:
+    vectors = np.arange(unknown + known, dtype=np.float64)[:, np.newaxis]
+    results = {vector.tobytes(): Known(0.0) for vector in vectors[unknown:]}
+    used = InitialPoints(vectors, vectors, unknown, results, {}).use_text(population)
+    assert used.startswith(f"initial points: {text}")
+    assert used.endswith("at most half of them") is (unknown + known > 5)
