@@ -140,7 +140,26 @@ class TensorBoard:
         # TensorBoard drops nothing at the first START that it reads, so every session writes one.
         session = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
         self._add(step=first, session_log=session)
+        self._write_hyperparameters(run.params)
         return Started(run_id, first if has_rows else 0)
+
+    def _write_hyperparameters(self, params: Mapping[str, Param]) -> None:
+        """Record the config for the tab HPARAMS, which compares runs by it."""
+        from tensorboard.plugins.hparams import metadata
+        from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData, SessionStartInfo
+
+        info = SessionStartInfo(start_time_secs=time.time())
+        for key, value in params.items():
+            if isinstance(value, bool):
+                info.hparams[key].bool_value = value
+            elif isinstance(value, int | float):
+                info.hparams[key].number_value = value
+            else:
+                info.hparams[key].string_value = "null" if value is None else value
+        content = metadata.create_summary_metadata(HParamsPluginData(session_start_info=info))
+        # The tab reads the metadata; the tensor has no meaning, but an event without one is ignored.
+        value = {"tag": metadata.SESSION_START_INFO_TAG, "metadata": content, "tensor": metadata.NULL_TENSOR}
+        self._add(summary={"value": [value]})
 
     def write(self, row: Row) -> None:
         values = [{"tag": name, "simple_value": value} for name, value in metrics(row).items()]

@@ -60,7 +60,7 @@ def test_broadcast_of_a_large_array_is_sent_in_pieces() -> None:
         2,
         """
         import hpc_es.mpi.world as module
-        module.PIECE_BYTES = 1000
+        module.MAX_BROADCAST_BYTES = 1000
         array = np.arange(3001.0) if rank == 0 else np.zeros(3001)
         world.broadcast(array)
         assert (array == np.arange(3001.0)).all()

@@ -61,6 +61,30 @@ def test_tensorboard_shows_an_observation(image: Any, expected: Any, tmp_path: P
     writer.close("finished")
 
 
+def test_tensorboard_has_the_config_as_hyperparameters(tmp_path: Path) -> None:
+    """Read as the tab HPARAMS reads it: the first session of two, whose rows the second one replaces."""
+    pytest.importorskip("tensorboard")
+    reader = pytest.importorskip("tensorboard.backend.event_processing.plugin_event_accumulator")
+    metadata = pytest.importorskip("tensorboard.plugins.hparams.metadata")
+    params = {"algorithm.sigma": 0.25, "seed": 3, "task.env_id": "A-v0", "policy.bias": True, "stop.seconds": None}
+    for _ in range(2):
+        writer = TensorBoard()
+        writer.start(LoggedRun(tmp_path, "a", params), None, 0)
+        writer.write({"generation": 0, "return_mean": 1.0})
+        writer.close("finished")
+    accumulator: Any = reader.EventAccumulator(str(tmp_path)).Reload()
+    content = accumulator.SummaryMetadata(metadata.SESSION_START_INFO_TAG).plugin_data.content
+    hparams = metadata.parse_session_start_info_plugin_data(content).hparams
+    assert {key: getattr(value, value.WhichOneof("kind")) for key, value in hparams.items()} == {
+        "algorithm.sigma": 0.25,
+        "seed": 3.0,
+        "task.env_id": "A-v0",
+        "policy.bias": True,
+        "stop.seconds": "null",
+    }
+    assert scalars(tmp_path, "return/mean") == [(0, 1.0)]
+
+
 def test_tensorboard_steps_after_a_resume_replace_later_ones(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     first = started(tmp_path, 0)
