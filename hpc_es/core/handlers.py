@@ -25,6 +25,7 @@ CHILD_STATUS = 1  # of a forked child that comes back from user code
 Handler = Callable[[int, FrameType | None], object] | signal.Handlers
 
 _installed: list[Handlers] = []  # in the order of their installation
+_forked = threading.Event()  # whether user code has forked this process during a run
 _masks = threading.local()  # the signals that a thread blocked before it forked
 
 
@@ -52,6 +53,11 @@ class Handlers:
         return True
 
 
+def has_forked() -> bool:
+    """Return whether user code has forked this process while handlers were installed."""
+    return _forked.is_set()
+
+
 class OwnProcess:
     """The process that creates this object. A child that user code forks must not go on with the run."""
 
@@ -75,6 +81,8 @@ class OwnProcess:
 
 def _before_fork() -> None:
     """Block the signals, so that none reaches the child before its handlers are those from before."""
+    if _installed:
+        _forked.set()
     _masks.blocked = signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED) if _installed else None
 
 

@@ -18,13 +18,14 @@ from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import NoReturn
 
+from hpc_es.core import closing
 from hpc_es.core.errors import Exit, LaunchError, UserError, exits_as_errors
 from hpc_es.core.handlers import HANDLED, Handlers, OwnProcess
 from hpc_es.core.machine import in_main_thread
 from hpc_es.core.quiet import show_once
 from hpc_es.core.rank_output import say_error
 from hpc_es.mpi.connect import joined
-from hpc_es.mpi.ending import ProgramEnd
+from hpc_es.mpi.ending import ProgramEnd, end_children
 from hpc_es.mpi.launch import abort, by_srun, task_rank, tasks_started
 from hpc_es.mpi.scheduler import GiveUp
 
@@ -55,6 +56,8 @@ def guarded(body: Callable[[], int]) -> NoReturn:
         status = _end_all_ranks(error)
     Handlers(HANDLED, signal.SIG_IGN)  # the status is final, but srun sends SIGTERM when a rank ends with another one
     signal.setitimer(signal.ITIMER_REAL, 0)  # Python removes its handler of SIGALRM before it has ended
+    if closing.has_left_behind():  # before the ranks part, since mpiexec kills those that end after a failed one
+        end_children()
     world = joined()
     if world is not None:
         world.finalize()

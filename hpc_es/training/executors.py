@@ -20,8 +20,8 @@ import numpy.typing as npt
 from hpc_es.config.schema import Config
 from hpc_es.core.data import Array, Arrays, Chunk, Outcome, Poll, Results, Rows, State
 from hpc_es.core.errors import GIVEN_UP
-from hpc_es.core.handlers import OwnProcess
-from hpc_es.mpi.scheduler import Work
+from hpc_es.core.handlers import OwnProcess, has_forked
+from hpc_es.mpi.scheduler import GiveUp, Work
 from hpc_es.mpi.world import World, decode, encode
 from hpc_es.training.build import Parts
 from hpc_es.training.chunking import SHARED_SECONDS, CutPlan
@@ -208,6 +208,9 @@ class Executor(ABC):
             self._process.end_forked()
         self.clock.add_outcome(outcome, since)
         self._elapsed[chunk.index] = time.perf_counter() - since
+        if outcome.failures and has_forked() and self._signals():  # launchers send SIGTERM to child processes too
+            text = "an evaluation failed after a signal, which may have ended a process that it needs"
+            raise GiveUp(f"{text}: {outcome.failures[0].text}")
         if outcome.failures and self.reports is not None:
             self.reports.add(generation.number, chunk, outcome.failures)
         self._last_chunk_ended = time.perf_counter()

@@ -124,6 +124,18 @@ def test_signal_to_all_processes_leaves_the_workers_to_the_generation(tmp_path: 
     assert "KeyboardInterrupt" not in done.stderr
 
 
+def test_failures_after_the_end_of_child_processes_are_not_recorded(tmp_path: Path) -> None:
+    """mpiexec and SLURM send SIGTERM to the child processes of a rank too."""
+    (tmp_path / "own.py").write_text(SIMULATOR)
+    (tmp_path / "c.yaml").write_text(EPISODES % "Daemon" + "stop: {generations: 10_000}\n")
+    with Job([sys.executable, "-m", "hpc_es.main", "c.yaml", "--output", "run"], cwd=tmp_path) as job:
+        job.wait_for_output("generation 1 of")
+        os.killpg(job.process.pid, signal.SIGTERM)
+        done = job.wait(40)
+    status = json.loads((tmp_path / "run" / "status.json").read_text())
+    assert done.status == 75 and status["failed_episodes"] == 0, str(done)
+
+
 def test_environment_with_a_daemon_process(tmp_path: Path) -> None:
     done = run(tmp_path, EPISODES, "Daemon")
     assert_right(tmp_path, done)
