@@ -315,7 +315,7 @@ class Strategy:
         With constraints their values are float64[k, constraints]. A generation whose evaluations all failed makes no
         update. Raises ValueError for another number of values.
         """
-        array = np.asarray(values, np.float64)
+        array = np.ma.filled(np.ma.asanyarray(values, np.float64), np.nan)  # a masked value says nothing
         expected = sum(chunk.jobs for chunk in self._chunks)
         if array.shape != (expected,):
             raise ValueError(f"expected {expected} values, one for each vector of ask(), found shape {array.shape}")

@@ -199,6 +199,14 @@ def test_tell_refuses_another_number_of_values(values: Any, shape: str) -> None:
     es.tell(sphere(es.ask()))  # nothing was lost
 
 
+def test_masked_values_are_failed_evaluations() -> None:
+    """What is stored below a mask is not a value: here it is smaller than all others."""
+    es = hpc_es.Strategy(x0=[1.0, 2.0], sigma0=0.5, population_size=8)
+    x = es.ask()
+    es.tell(np.ma.masked_array([-9.0, 4, 3, 7, 1.5, 2, 9, 8], mask=[1, 0, 0, 0, 0, 0, 0, 0]))
+    assert es.best is not None and es.best.f == 1.5 and es.best.x.tolist() == x[4].tolist()
+
+
 def test_generation_of_nan_values_keeps_the_centre() -> None:
     es = strategy()
     before = es.theta.tobytes()

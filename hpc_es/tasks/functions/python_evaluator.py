@@ -17,6 +17,8 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
+from decimal import Decimal
+from numbers import Real
 from pathlib import Path
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -267,7 +269,10 @@ def as_numbers(result: object, count: int) -> list[float]:
 
 
 def _as_float64(result: object, expected: str) -> Float64:
-    array = np.asarray(result)
+    # A masked number has been left out by the user's code: what is stored in its place means nothing.
+    array = np.ma.filled(result.astype(np.float64), np.nan) if np.ma.isMaskedArray(result) else np.asarray(result)
+    if array.dtype.kind == "O" and all(isinstance(item, Real | Decimal) for item in array.flat):
+        array = array.astype(np.float64)  # fractions, decimals, and whole numbers beyond 64 bits
     if array.dtype.kind not in "biuf":
         got = "None: does it return its value?" if result is None else f"{type(result).__name__} {str(result)[:40]!r}"
         raise ValueError(f"expected {expected}, got {got}")
