@@ -268,8 +268,9 @@ def update_state(
     after, metrics = algorithm.tell(before, results)
     if not all(np.isfinite(after.theta[part]).all() for part in parts_of(len(after.theta))):
         raise RunError(
-            f"theta is not finite after generation {before.generation}: lower algorithm.optimizer.learning_rate and "
-            "train into another --output; the existing checkpoints stay unchanged"
+            f"theta is not finite after generation {before.generation}: lower algorithm.optimizer.learning_rate "
+            "(ars: algorithm.learning_rate) or algorithm.sigma, "
+            "and train into another --output; the existing checkpoints stay unchanged"
         )
     carried = problem.merge(problem.carried().extract_from(before), units)
     return after, carried.merge_into(after), metrics

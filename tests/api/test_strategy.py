@@ -267,6 +267,7 @@ def test_invalid_arguments_of_strategy_are_refused() -> None:
         (np.array([[-1.0, 1], [-2, 2], [-3, 3]]), 3, ([-1, -2, -3], [1, 2, 3])),
         (np.array([[-1.0, -2, -3], [1, 2, 3]]), 3, ([-1, -2, -3], [1, 2, 3])),
         ([(0, None), (None, 5), (-np.inf, np.inf)], 3, ([0, None, None], [None, 5, None])),
+        ([(-np.inf, np.inf), (-np.inf, np.inf)], 2, ([None, None], [None, None])),
         ([(0, 1)], 1, ([0], [1])),
         (([0], [1]), 1, ([0], [1])),
         ({"low": [0, 1], "high": [2, 3]}, 2, ([0, 1], [2, 3])),
@@ -304,6 +305,8 @@ def test_bounds_objects_of_scipy_are_accepted() -> None:
         ([0, 1, 2], 3, "found 3 items of length 1, 1, 1"),
         (7, 3, "found 7"),
         ({"lo": 7}, 3, "found {'lo': 7}"),
+        ((np.inf, np.inf), 2, "is inf, so no number is within: expected -inf for none"),
+        ((0, [1, 2, -np.inf]), 3, "is -inf, so no number is within: expected inf for none"),
     ],
 )
 def test_invalid_bounds_are_refused(bounds: Any, size: int, message: str) -> None:
