@@ -92,17 +92,19 @@ class GymnasiumBackend:
         for position, (row, job) in enumerate(zip(running.rows, running.jobs, strict=True)):
             try:
                 observations[row], rewards[row], terminated, truncated, info = steps[job](listed[row])
+                # Also within `try`: an array of two flags has no truth value, and an info need not be a mapping.
+                if result.numbers is not None:
+                    result.numbers[position] = as_numbers(info, keys)
+                if not (terminated or truncated):
+                    continue
             except BaseException as error:
                 require_users(error)
                 result.failed.append((row, error))
                 continue
-            if result.numbers is not None:
-                result.numbers[position] = as_numbers(info, keys)
-            if terminated or truncated:
-                result.ended.append(row)
-                result.infos[row] = info
-                if not terminated:
-                    result.cut.append(row)
+            result.ended.append(row)
+            result.infos[row] = info
+            if not terminated:
+                result.cut.append(row)
         return result
 
     def seconds(self, job: int) -> float:
