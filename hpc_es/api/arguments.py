@@ -79,8 +79,23 @@ def read_bounds(bounds: BoundsInput, size: int) -> tuple[Side, Side]:
 
     `bounds` is None; (low, high); SciPy's form, `size` pairs (low, high), or an object with `lb` and `ub`; or a mapping
     with `low` and `high`. Two pairs for two coordinates can mean both: the form decides in which every low is less than
-    its high; ConfigError if both or neither are possible, and for anything else.
+    its high; ConfigError if both or neither are possible, and for anything else, such as a low of plus infinity.
     """
+    low, high = _sides(bounds, size)
+    return _finite(low, "low", np.inf), _finite(high, "high", -np.inf)
+
+
+def _finite(side: Any, name: str, impossible: float) -> Any:
+    """Return a side with None for infinity, which is no bound; ConfigError for the infinity that allows no number."""
+    if isinstance(side, list):
+        return [_finite(item, name, impossible) for item in side]
+    if side == impossible:
+        raise ConfigError([(f"bounds ({name})", f"is {side}, so no number is within: expected {-impossible} for none")])
+    return None if side == -impossible else side
+
+
+def _sides(bounds: BoundsInput, size: int) -> tuple[Any, Any]:
+    """Return low and high of the bounds in any form, with infinite numbers."""
     bounds = as_list(bounds)
     if bounds is None:
         return None, None
@@ -112,11 +127,11 @@ def as_list(value: Any) -> Any:
 
 
 def _side(value: Any) -> Any:
-    """Return an array or a sequence as a list, with None for infinite numbers; anything else as it is."""
+    """Return an array or a sequence as a list; anything else as it is."""
     value = as_list(value)
     if isinstance(value, Sequence) and not isinstance(value, str):
         return [_side(item) for item in value]
-    return None if isinstance(value, float) and np.isinf(value) else value
+    return value
 
 
 def _is_ordered(lows: list[float | None], highs: list[float | None]) -> bool:

@@ -260,7 +260,8 @@ def _expected(hint: Hint, value: object) -> str:
         literals = [member for member in union_members(hint) if get_origin(member) is Literal]
         texts = [text for member in literals for text in get_args(member) if isinstance(text, str)]
         remedy = nearest(value, texts) or ("; write it without quotes" if _is_quoted_number(value) else "")
-    if isinstance(value, float) and not math.isfinite(value):
+    items = value if isinstance(value, list) else [value]
+    if any(isinstance(item, float) and not math.isfinite(item) for item in items):
         remedy = "; a number must be finite"
     return f"expected {describe(hint)}, found {found_text(value)}{remedy}"
 

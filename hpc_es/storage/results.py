@@ -71,11 +71,17 @@ class Shard:
         """Return the shard of this task in its SLURM job array; None outside an array.
 
         An array 10-30:10 has the tasks 10, 20 and 30, which are the shards 0/3, 1/3 and 2/3. Raises UserError for an
-        array with gaps, such as 1,2,7, because SLURM's variables do not say which of its tasks this is.
+        array with gaps, such as 1,2,7, because SLURM's variables do not say which of its tasks this is, and for
+        variables that are no array, such as one that a script has set or changed.
         """
-        if "SLURM_ARRAY_TASK_ID" not in environ:
+        found = [environ.get(f"SLURM_ARRAY_TASK_{name}", "") for name in ("ID", "MIN", "MAX", "COUNT")]
+        if not found[0]:
             return None
-        task, first, last, count = (int(environ[f"SLURM_ARRAY_TASK_{name}"]) for name in ("ID", "MIN", "MAX", "COUNT"))
+        task, first, last, count = (int(text) if text.isdecimal() else -1 for text in found)
+        if not 0 <= first <= task <= last or not 1 <= count <= last - first + 1:
+            expected = "expected SLURM_ARRAY_TASK_ID, _MIN, _MAX and _COUNT of an array, whole numbers as set by SLURM"
+            remedy = "pass --shard i/n, or unset SLURM_ARRAY_TASK_ID outside of arrays"
+            raise UserError(f"{expected}, found {', '.join(map(repr, found))}: {remedy}")
         if count == 1:
             return Shard()
         step, uneven = divmod(last - first, count - 1)

@@ -325,7 +325,8 @@ def update_state(
     if not all(np.isfinite(after.theta[part]).all() for part in parts_of(len(after.theta))):
         raise RunError(
             f"theta is not finite after generation {before.generation + 1}: lower "
-            "algorithm.optimizer.learning_rate and train into another --output; the existing checkpoints stay unchanged"
+            "algorithm.optimizer.learning_rate (ars: algorithm.learning_rate) or algorithm.sigma, and train into "
+            "another --output; the existing checkpoints stay unchanged"
         )
     carried = problem.merge(problem.carried().extract_from(before), units)
     return after, carried.merge_into(after), metrics

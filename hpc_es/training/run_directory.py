@@ -60,7 +60,7 @@ def open_run(
         raise UserError(f"output {directory} cannot be used: {error}") from error
     except InUseError as error:
         text = ""
-        if "SLURM_ARRAY_TASK_ID" in os.environ:
+        if os.environ.get("SLURM_ARRAY_TASK_ID"):
             text = ". Tasks of a job array can only share repetitions: set repetitions, or give each its own --output"
         raise InUseError(f"{error}{text}") from error
     warnings: list[str] = []

@@ -223,6 +223,14 @@ def test_tell_refuses_another_number_of_values(values: Any, shape: str) -> None:
     es.tell(sphere(es.ask()))  # nothing was lost
 
 
+def test_masked_values_are_failed_evaluations() -> None:
+    """What is stored below a mask is not a value: here it is smaller than all others."""
+    es = hpc_es.Strategy(x0=[1.0, 2.0], sigma0=0.5, population_size=8)
+    x = es.ask()
+    es.tell(np.ma.masked_array([-9.0, 4, 3, 7, 1.5, 2, 9, 8], mask=[1, 0, 0, 0, 0, 0, 0, 0]))
+    assert es.best is not None and es.best.f == 1.5 and es.best.x.tolist() == x[4].tolist()
+
+
 def test_generation_of_nan_values_keeps_the_centre() -> None:
     es = strategy()
     before = es.theta.tobytes()
@@ -289,6 +297,7 @@ def test_invalid_arguments_of_strategy_are_refused() -> None:
         (np.array([[-1.0, 1], [-2, 2], [-3, 3]]), 3, ([-1, -2, -3], [1, 2, 3])),
         (np.array([[-1.0, -2, -3], [1, 2, 3]]), 3, ([-1, -2, -3], [1, 2, 3])),
         ([(0, None), (None, 5), (-np.inf, np.inf)], 3, ([0, None, None], [None, 5, None])),
+        ([(-np.inf, np.inf), (-np.inf, np.inf)], 2, ([None, None], [None, None])),
         ([(0, 1)], 1, ([0], [1])),
         (([0], [1]), 1, ([0], [1])),
         ({"low": [0, 1], "high": [2, 3]}, 2, ([0, 1], [2, 3])),
@@ -326,6 +335,8 @@ def test_bounds_objects_of_scipy_are_accepted() -> None:
         ([0, 1, 2], 3, "found 3 items of length 1, 1, 1"),
         (7, 3, "found 7"),
         ({"lo": 7}, 3, "found {'lo': 7}"),
+        ((np.inf, np.inf), 2, "is inf, so no number is within: expected -inf for none"),
+        ((0, [1, 2, -np.inf]), 3, "is -inf, so no number is within: expected inf for none"),
     ],
 )
 def test_invalid_bounds_are_refused(bounds: Any, size: int, message: str) -> None:

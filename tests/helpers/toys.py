@@ -136,6 +136,8 @@ class Faulty(Survival):
             observation[1] = np.nan
         if "reward" in self.fault:
             reward = np.inf if self.fault == "infinite reward" else np.nan
+        if self.fault == "two flags":
+            rest[0] = np.array([False, False])
         return observation, reward, *rest  # type: ignore[return-value]
 
 

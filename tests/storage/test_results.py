@@ -117,6 +117,7 @@ def array(task: int, first: int, last: int, count: int) -> dict[str, str]:
     ("environ", "shard"),
     [
         ({}, None),
+        ({"SLURM_ARRAY_TASK_ID": ""}, None),
         (array(0, 0, 3, 4), Shard(0, 4)),
         (array(4, 1, 4, 4), Shard(3, 4)),
         (array(20, 10, 30, 3), Shard(1, 3)),
@@ -130,3 +131,21 @@ def test_shard_follows_from_the_array_task(environ: dict[str, str], shard: Shard
 def test_array_with_gaps_is_refused() -> None:
     with pytest.raises(UserError, match="not evenly spaced"):
         Shard.of_array(array(2, 1, 7, 3))
+
+
+@pytest.mark.parametrize(
+    ("environ", "found"),
+    [
+        ({"SLURM_ARRAY_TASK_ID": "1"}, "found '1', '', '', '': pass --shard"),
+        ({**array(1, 0, 1, 2), "SLURM_ARRAY_TASK_ID": "(1)"}, r"found '\(1\)'"),
+        ({**array(1, 0, 1, 2), "SLURM_ARRAY_TASK_ID": "1.5"}, "found '1.5'"),
+        ({**array(1, 0, 1, 2), "SLURM_ARRAY_TASK_COUNT": "x"}, "'0', '1', 'x'"),
+        (array(-1, 0, 1, 2), "found '-1'"),
+        (array(7, 0, 1, 2), "found '7', '0', '1', '2'"),  # would train repetitions that do not exist
+        (array(0, 0, 1, 0), "'0', '1', '0'"),
+        (array(0, 0, 1, 5), "'0', '1', '5'"),
+    ],
+)
+def test_variables_that_are_no_array_are_refused(environ: dict[str, str], found: str) -> None:
+    with pytest.raises(UserError, match=found):
+        Shard.of_array(environ)

@@ -203,6 +203,8 @@ def limits(value: float | Sequence[float | None] | None, size: int, default: flo
 ConfigProblem = tuple[str, str]
 Side = float | tuple[float | None, ...] | None
 LONGEST = 1_000_000  # numbers in a vector
+# Of the distance between two bounds: with others the step size is 0, or reflected vectors are NaN.
+NARROWEST, WIDEST = 1e-300, 1e307
 RESULT_COLUMNS = ("generation", "job", "value")  # of evaluations.csv, before the parameters and constraints
 
 
@@ -397,5 +399,21 @@ def _bounds_problems(search: SearchOptions) -> Iterator[ConfigProblem]:
         index = int((bounds.low >= bounds.high).argmax())
         low, high = float(bounds.low[index]), float(bounds.high[index])
         yield "bounds.high", f"is {high:g} in coordinate {index}: expected more than low, which is {low:g}"
+    elif bounds is not None and (text := _width_problem(bounds)):
+        yield "bounds.high", text
     elif isinstance(search.initial, tuple) and len(search.initial) != search.size:
         yield "initial", f"expected {search.size} numbers, one for each coordinate, found {len(search.initial)}"
+
+
+def _width_problem(bounds: Bounds) -> str | None:
+    """Return what is wrong with the distance between two bounds, of which a step size is a fraction."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        width = bounds.high - bounds.low
+    closed = np.isfinite(bounds.low) & np.isfinite(bounds.high)
+    wrong = closed & ~((width >= NARROWEST) & (width <= WIDEST))
+    if not wrong.any():
+        return None
+    index = int(wrong.argmax())
+    high, low = float(bounds.high[index]), float(bounds.low[index])
+    expected = f"expected {NARROWEST:g} to {WIDEST:g} more than low, which is {low:g}; null is no bound"
+    return f"is {high:g} in coordinate {index}: {expected}"

@@ -226,6 +226,9 @@ class Parameter:
             yield "low", f"is {self.low:g}, but scale is log and integer is true: expected at least 1"
         elif self.scale == "log" and self.low <= 0:
             yield "low", f"is {self.low:g}, but scale is log: expected more than 0"
+        elif not math.isfinite(self.high / self.low if self.scale == "log" else self.high - self.low):
+            what = "ratio to" if self.scale == "log" else "difference from"
+            yield "high", f"is {self.high:g}, whose {what} low, {self.low:g}, is too large: expected a smaller range"
         elif self.initial is not None and not self.low <= self.initial <= self.high:
             yield "initial", f"is {self.initial:g}: expected a number from {self.low:g} to {self.high:g}"
         elif self.initial is not None and self.integer and self.initial != math.floor(self.initial):

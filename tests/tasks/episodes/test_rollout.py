@@ -271,7 +271,7 @@ def _two() -> tuple[Any, Any]:
 
 # Faults.
 
-FAULTS = ("raise", "nan reward", "infinite reward", "nan observation", "nan observation and reward")
+FAULTS = ("raise", "nan reward", "infinite reward", "nan observation", "nan observation and reward", "two flags")
 
 
 @pytest.mark.parametrize("fault", FAULTS)

@@ -104,6 +104,9 @@ def fails(result: Any, batch: bool = False) -> str:
         (lambda x: None, False, "expected a number, got None: does it return its value"),
         (lambda x: "3", False, "expected a number, got str '3'"),
         (lambda x: 1j, False, "expected a number, got complex"),
+        (lambda x: 10**400, False, "OverflowError: int too large to convert to float"),
+        (lambda x: np.ma.masked, False, "the value is nan"),
+        (lambda x: np.ma.masked_array(x[:, 0], mask=True), True, "the value is nan"),
         (lambda x: x, False, r"expected a number, got an array of the shape \[2\]"),
         (lambda x: 3.0, True, r"expected an array of the shape \[2\], got one of the shape \[\]"),
         (lambda x: time.sleep(9), False, r"took longer than task.timeout_seconds: 0\.2"),
@@ -111,6 +114,28 @@ def fails(result: Any, batch: bool = False) -> str:
 )
 def test_failed_calls_are_reported_with_their_reason(function: Any, batch: bool, failure: str) -> None:
     assert re.search(failure, fails(function, batch))
+
+
+@pytest.mark.parametrize(
+    ("result", "expected"),
+    [
+        (True, 1.0),
+        (np.int8(-3), -3.0),
+        (2**64, 18446744073709551616.0),
+        (-(10**30), -1e30),
+        (Fraction(3, 4), 0.75),
+        (Decimal("-0.25"), -0.25),
+        (np.array(2.5), 2.5),
+        (np.ma.masked_array(2.5), 2.5),
+    ],
+)
+def test_every_real_number_is_a_value(result: Any, expected: float) -> None:
+    single = PythonEvaluator(objective(lambda x: result, {})).evaluate(VECTORS[:1], SEEDS[:1], lambda: None)
+    batch = PythonEvaluator(objective(lambda x: [result], {}), True).evaluate(VECTORS[:1], SEEDS[:1], lambda: None)
+    bound = PythonEvaluator(objective(lambda x: {"value": 0, "constraints": [result]}, {}), constraints=["c"]).evaluate(
+        VECTORS[:1], SEEDS[:1], lambda: None
+    )
+    assert [single[0].value, batch[0].value, *bound[0].constraints] == [expected] * 3
 
 
 def test_failed_call_does_not_affect_the_others() -> None:
