@@ -240,12 +240,6 @@ def test_generation_of_nan_values_keeps_the_centre() -> None:
     assert es.generation == 2 and es.theta.tobytes() != before
 
 
-def test_masked_values_are_failed_evaluations() -> None:
-    es = strategy()
-    es.tell(np.ma.array([-9.0, *range(1, 8)], mask=[True] + [False] * 7))
-    assert es.best is not None and es.best.f == 1.0
-
-
 def test_default_strategy_is_cma_es() -> None:
     assert hpc_es.Strategy(x0=[1.0, 2.0]).config.algorithm.kind == "cma_es"
     with pytest.raises(ConfigError, match=r"square of 2,001 parameters: expected at most 2,000; try sep_cma_es"):

@@ -219,7 +219,7 @@ def test_failures_of_all_jobs_end_the_run_and_are_repeated(tmp_path: Path, monke
 
     ellipsoid = toys.ellipsoid
     monkeypatch.setattr(toys, "ellipsoid", broken)
-    with pytest.raises(RunFailedError, match=r"all jobs of generation 0 failed; first failure: .*broken"):
+    with pytest.raises(RunFailedError, match=r"all jobs of generation 1 failed; first failure: .*broken"):
         train(FUNCTION, tmp_path / "run", 5)
     monkeypatch.setattr(toys, "ellipsoid", ellipsoid)
     run, reference = train(FUNCTION, tmp_path / "run", 5), train(FUNCTION, tmp_path / "reference", 5)

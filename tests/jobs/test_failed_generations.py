@@ -181,7 +181,7 @@ def test_episodes_that_all_fail_in_their_first_step_end_the_run_with_the_reason(
         **SILENT,
     }
     try:
-        with pytest.raises(RunFailedError, match="all jobs of generation 0 failed"):
+        with pytest.raises(RunFailedError, match="all jobs of generation 1 failed"):
             train(tmp_path, settings)
     finally:
         gymnasium.registry.pop("OldStep-v0")
