@@ -157,8 +157,8 @@ class TensorBoard:
                 info.hparams[key].string_value = "null" if value is None else value
         content = metadata.create_summary_metadata(HParamsPluginData(session_start_info=info))
         # The tab reads the metadata; the tensor has no meaning, but an event without one is ignored.
-        value = {"tag": metadata.SESSION_START_INFO_TAG, "metadata": content, "tensor": metadata.NULL_TENSOR}
-        self._add(summary={"value": [value]})
+        start = {"tag": metadata.SESSION_START_INFO_TAG, "metadata": content, "tensor": metadata.NULL_TENSOR}
+        self._add(summary={"value": [start]})
 
     def write(self, row: Row) -> None:
         values = [{"tag": name, "simple_value": value} for name, value in metrics(row).items()]

@@ -20,7 +20,7 @@ from dataclasses import field
 from decimal import Decimal
 from numbers import Real
 from pathlib import Path
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -275,7 +275,7 @@ def _as_float64(result: object, expected: str) -> Float64:
     array = np.asanyarray(result)
     if isinstance(array, np.ma.MaskedArray):
         # What is below the mask is no result.
-        array = array.astype(np.float64).filled(np.nan) if array.dtype.kind in "biuf" else array.filled()
+        array = np.ma.filled(array.astype(np.float64), np.nan) if array.dtype.kind in "biuf" else np.ma.filled(array)
     if array.dtype.kind == "O" and array.size and all(isinstance(item, Real | Decimal) for item in array.flat):
         # Whole numbers beyond 64 bits, which programs write too, fractions and decimals.
         return np.array([as_float(item) for item in array.flat], np.float64).reshape(array.shape)
@@ -285,8 +285,8 @@ def _as_float64(result: object, expected: str) -> Float64:
     return array.astype(np.float64)
 
 
-def as_float(number: Real | Decimal) -> float:
-    """Return a number as float64; infinite if it is too large, such as a whole number of 400 digits."""
+def as_float(number: Any) -> float:
+    """Return a number, Real or Decimal, as float64; infinite if it is too large, such as one of 400 digits."""
     try:
         return float(number)
     except OverflowError:
