@@ -34,6 +34,13 @@ from hpc_es.tasks.episodes.returned_values import (
 )
 from hpc_es.tasks.timeouts import Watch
 
+CUT = "TimeLimit.truncated"  # in the infos of environments written for gym before 0.26, which have one flag `done`
+
+
+def is_cut_by(info: object) -> bool:
+    """Return whether the info of an episode's last step says that a limit ended it, although it is `terminated`."""
+    return isinstance(info, Mapping) and bool(info.get(CUT, False))
+
 
 class GymnasiumBackend:
     """Steps one environment per job, one job after another.
@@ -131,7 +138,7 @@ class GymnasiumBackend:
             if terminated or truncated:
                 result.ended.append(row)
                 result.infos[row] = info
-                if not terminated:
+                if not terminated or is_cut_by(info):
                     result.cut.append(row)
         if keys:
             missing = [np.nan] * len(keys)
@@ -243,7 +250,7 @@ class VectorBackend:
             result.ended.append(rows[position])
             if self._needs_infos:
                 result.infos[rows[position]] = info_of_job(infos, jobs[position], is_over=True)
-            if not ended[position]:
+            if not ended[position] or (CUT in infos and is_cut_by(info_of_job(infos, jobs[position], is_over=True))):
                 result.cut.append(rows[position])
         return result
 
