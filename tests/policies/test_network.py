@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("jax", reason="JAX is not installed here: make test-jax")
 from hpc_es.core.data import Box, Discrete, MultiDiscrete, ObservationSpec, Spaces, flat_observations
-from hpc_es.core.errors import ConfigError
+from hpc_es.core.errors import ConfigError, EvaluationError
 from hpc_es.core.population import Explicit
 from hpc_es.policies import network
 from tests.helpers import fake_torch, own_networks
@@ -548,3 +548,26 @@ def test_builder_that_does_not_exist(name: str, text: str) -> None:
     with pytest.raises(ConfigError) as refused:
         network.build(network.Options(network=name), SPACES)
     assert text in str(refused.value)
+
+
+def test_exception_in_code_that_a_network_calls_is_one_line_with_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ends the run: neither JAX's error nor its traceback is shown."""
+    import jax
+
+    def judged(x: Any) -> Any:
+        if np.any(x > 5):
+            raise ValueError("too large")
+        return np.float32(x)
+
+    def apply(tree: Any, x: Any) -> Any:
+        shape = jax.ShapeDtypeStruct((2,), np.float32)
+        return jax.pure_callback(judged, shape, x[:2] * tree["w"], vmap_method="expand_dims")
+
+    functions = (lambda key: {"w": np.ones(2, np.float32)}), apply
+    monkeypatch.setattr(own_networks, "wrong", lambda observations, outputs: functions, raising=False)
+    acting = actor(policy_of("wrong"), np.ones((3, 2), np.float32))
+    acting.act(np.ones((3, 3), np.float32))
+    with pytest.raises(
+        EvaluationError, match=r"calls fails: ValueError: too large \(test_network\.py:\d+ in judged\)$"
+    ):
+        acting.act(np.full((3, 3), 9, np.float32))
