@@ -104,7 +104,7 @@ def fails(result: Any, batch: bool = False) -> str:
         (lambda x: None, False, "expected a number, got None: does it return its value"),
         (lambda x: "3", False, "expected a number, got str '3'"),
         (lambda x: 1j, False, "expected a number, got complex"),
-        (lambda x: 10**400, False, "OverflowError: int too large to convert to float"),
+        (lambda x: 10**400, False, "the value is inf"),
         (lambda x: np.ma.masked, False, "the value is nan"),
         (lambda x: np.ma.masked_array(x[:, 0], mask=True), True, "the value is nan"),
         (lambda x: x, False, r"expected a number, got an array of the shape \[2\]"),
