@@ -163,7 +163,7 @@ def test_outcomes_of_surviving_ranks_are_reused(tmp_path: Path) -> None:
     diary, run = tmp_path / "diary", tmp_path / "run"
     options = ("stop.generations=4", "evaluation.interval=0", "mpi.chunk_size=2", "mpi.schedule=static")
     runs.finished(0, tmp_path / "reference", *options, *runs.EVERY)
-    pause = ("task.env_kwargs.pause_seconds=0.005", f"task.env_kwargs.diary={diary}")
+    pause = ("task.env_kwargs.pause_seconds=0.005", f"task.env_kwargs.diary={diary}", "task.fresh_environment=true")
     with begin(3, run, *options, *pause) as job:
         pids = trains(job, run, 1)
         os.kill(pids[1], signal.SIGSTOP)  # in its first or second chunk
