@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import pwd
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,6 @@ def variables(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("~", "/home/me"),
         ("~/x y", "/home/me/x y"),
-        ("~root/x", "/root/x"),
         ("$SCRATCH", "/scratch/me"),
         ("${SCRATCH}x/$SCRATCH", "/scratch/mex//scratch/me"),
         ("~/$SCRATCH", "/home/me//scratch/me"),
@@ -40,6 +40,11 @@ def variables(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_home_and_variables_are_replaced(text: str, expected: str) -> None:
     assert paths.expanded(text) == expected
+
+
+def test_home_of_a_user_is_replaced() -> None:
+    user = pwd.getpwuid(os.getuid())
+    assert paths.expanded(f"~{user.pw_name}/x") == str(Path(user.pw_dir, "x"))
 
 
 @pytest.mark.parametrize(
