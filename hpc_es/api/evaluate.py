@@ -24,6 +24,7 @@ from hpc_es.core.closing import close
 from hpc_es.core.data import INFO, Chunk, Jobs, JsonObject, Outcome, ProblemState, Rows, cut
 from hpc_es.core.errors import CheckpointError, UserError
 from hpc_es.core.global_generators import restored_generators
+from hpc_es.core.interfaces import ProbesHiddenState
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.core.machine import stepping_differences
 from hpc_es.core.paths import absolute
@@ -48,7 +49,6 @@ from hpc_es.storage.results import require_run
 from hpc_es.training.compatibility import device_request
 
 Changed = Callable[[StoredPolicy], StoredPolicy]
-COMPARISON_SECONDS = 2.0  # of episodes, in the search for hidden state
 SAMPLING_BLOCK = 2  # training's own episodes have blocks 0 and 1
 
 
@@ -85,7 +85,7 @@ def evaluate(source: StoredPolicy, asked: EvaluationRequest) -> JsonObject:
         return _evaluate_model(source, asked)
     task: Episodic = single_episodes(options)
     try:
-        if options.kind == "episodes" and (warning := task.hidden_state_warning(COMPARISON_SECONDS)):  # type: ignore[attr-defined]
+        if isinstance(task, ProbesHiddenState) and (warning := task.hidden_state_warning()):
             show_once(f"WARNING: {warning}")
         rows = play(source, task, asked)
     finally:

@@ -279,6 +279,18 @@ class Task(Protocol):
         ...
 
 
+PROBE_SECONDS = 2.0  # of episodes, in the search for hidden state at a start
+
+
+@runtime_checkable
+class ProbesHiddenState(Protocol):
+    """A task that can find out whether an evaluation depends on earlier ones; searched before runs and evaluations."""
+
+    def hidden_state_warning(self, seconds: float = PROBE_SECONDS) -> str | None:
+        """Return a warning if evaluations depend on those before them, None if not; `seconds` limit the search."""
+        ...
+
+
 Prepared = TypeVar("Prepared")  # type of what `Algorithm.prepare` returns; None if it has nothing to prepare
 
 

@@ -26,6 +26,7 @@ from hpc_es.core.closing import close
 from hpc_es.core.data import Array, Arrays, Discrete, Float32, Normaliser, Spaces, not_finite_text
 from hpc_es.core.errors import CheckpointError, ConfigError, UserError, exits_as_errors
 from hpc_es.core.global_generators import restored_generators
+from hpc_es.core.interfaces import ProbesHiddenState
 from hpc_es.core.keys import Keys
 from hpc_es.core.paths import argument
 from hpc_es.core.policy import DIVERGED, Actor, Policy, ReferencePolicy
@@ -47,7 +48,6 @@ Actions = Literal["greedy", "sampled"]
 
 Changed = TypeVar("Changed", bound=Options)
 
-COMPARISON_SECONDS = 2.0  # of episodes, in the search for hidden state of wrappers
 ROWS = 64  # rows per actor in a large batch: an actor stacks one copy of theta per row
 
 
@@ -394,7 +394,7 @@ def load_policy(
     try:
         applied = _applied_wrappers(source) if env == "unwrapped" else None
         is_wrapped = env == "wrapped" and getattr(source.config.task, "wrappers", None)
-        if is_wrapped and (warning := task.hidden_state_warning(COMPARISON_SECONDS)):
+        if is_wrapped and isinstance(task, ProbesHiddenState) and (warning := task.hidden_state_warning()):
             warnings.warn(warning, stacklevel=2)
         return LoadedPolicy(source, task, applied, np.random.default_rng(rng) if actions == "sampled" else None)
     finally:

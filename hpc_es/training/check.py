@@ -19,7 +19,7 @@ from hpc_es.core.closing import closing
 from hpc_es.core.data import Actions, Array, Box, Discrete, Jobs, MultiDiscrete, ObservationSpec, State
 from hpc_es.core.errors import ConfigError, Problems, RunError, failure_from_error
 from hpc_es.core.global_generators import restored_generators
-from hpc_es.core.interfaces import AnyAlgorithm, AnyProblem, Problem, Task, VectorProblem
+from hpc_es.core.interfaces import AnyAlgorithm, AnyProblem, ProbesHiddenState, Problem, Task, VectorProblem
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.core.paths import absolute
 from hpc_es.core.policy import Policy
@@ -252,10 +252,9 @@ def chunks(config: Config, problem: Problem) -> str:
 
 def warnings(config: Config, task: Task) -> list[str]:
     """Return the notices of an environment, and warnings about its episodes."""
-    if not isinstance(task, Episodes):
-        return []
-    hidden = task.hidden_state_warning(COMPARISON_SECONDS)
-    return [*task.notices, *endless(config, task), *([hidden] if hidden else [])]
+    found: list[str] = [*task.notices, *endless(config, task)] if isinstance(task, Episodes) else []
+    hidden = task.hidden_state_warning(COMPARISON_SECONDS) if isinstance(task, ProbesHiddenState) else None
+    return [*found, *([hidden] if hidden else [])]
 
 
 def endless(config: Config, task: Episodes) -> list[str]:

@@ -23,7 +23,7 @@ from hpc_es.config.schema import Config
 from hpc_es.core.closing import close
 from hpc_es.core.data import Array, Arrays, JsonObject, State, dataclass
 from hpc_es.core.errors import LaunchError, Problems, RunFailedError, UserError
-from hpc_es.core.interfaces import AnyAlgorithm, GradientAlgorithm, LearnsFromSamples, RunContext
+from hpc_es.core.interfaces import AnyAlgorithm, GradientAlgorithm, LearnsFromSamples, ProbesHiddenState, RunContext
 from hpc_es.core.machine import stepping_differences
 from hpc_es.core.paths import kept_directory
 from hpc_es.core.quiet import quiet_stderr
@@ -229,10 +229,8 @@ def start_writer(
     from hpc_es.training.run_writer import RunWriter
 
     state, warnings = initial_state(parts, prepared, config)
-    if prepared.opened.snapshot is None and config.task.kind == "episodes":
-        from hpc_es.tasks.episodes.hidden_state import START_SECONDS  # imports Gymnasium
-
-        warning = parts.task.hidden_state_warning(START_SECONDS)  # type: ignore[attr-defined]
+    if prepared.opened.snapshot is None and isinstance(parts.task, ProbesHiddenState):
+        warning = parts.task.hidden_state_warning()
         warnings = [*warnings, *([warning] if warning else [])]
     opened = replace(prepared.opened, warnings=(*prepared.opened.warnings, *warnings))
     writer = RunWriter(opened, config, parts.problem, world, request.triggers, request.show_progress)

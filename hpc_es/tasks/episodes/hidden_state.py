@@ -26,7 +26,6 @@ from hpc_es.tasks.episodes.returned_values import reset_values, step_values
 
 COMPARED_EPISODES = 4
 PROBE_STEPS = 200
-START_SECONDS = 2.0  # of the comparison at the start of a run
 
 NORMALIZATION = "set task.observation_normalization: {enabled: true}, whose statistics are part of checkpoints"
 REMEDIES = {  # by the class of a wrapper

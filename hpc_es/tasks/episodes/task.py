@@ -16,7 +16,7 @@ from hpc_es.config.schema import NO_NUMBERS, Reduction
 from hpc_es.core.closing import close, closing
 from hpc_es.core.data import Column, Outcome, Poll, behaviour, info_numbers
 from hpc_es.core.errors import ConfigError
-from hpc_es.core.interfaces import Cutting, Offers, Searched
+from hpc_es.core.interfaces import PROBE_SECONDS, Cutting, Offers, Searched
 from hpc_es.core.keys import Keys
 from hpc_es.core.policy import Actor, Batch, Policy
 from hpc_es.tasks.episodes import environments, native_backend, policy_spaces
@@ -180,7 +180,7 @@ class Episodes:
         wrappers = options.wrappers if wrapped else ()
         return environments.make(options.env_id, options.env_kwargs, options.max_episode_steps, wrappers, render_mode)
 
-    def hidden_state_warning(self, seconds: float) -> str | None:
+    def hidden_state_warning(self, seconds: float = PROBE_SECONDS) -> str | None:
         """Return a warning if an episode depends on those before it in the same environment, None if not.
 
         Vector environments have been compared at the start, and native stepping keeps no state.
