@@ -490,7 +490,7 @@ class Training:
         self.writer.add_cut(before, after, row, solutions, is_new)
         if is_new:
             self.writer.message(
-                f"generation {before.generation}: stop.episodes: {self.config.stop.episodes} leaves "
+                f"generation {before.generation + 1}: stop.episodes: {self.config.stop.episodes} leaves "
                 f"{row['episodes_this_generation']} {self.writer.jobs_name}, so it makes no update"
             )
         self._stored, self._is_cut, self._is_updated = None, True, is_new

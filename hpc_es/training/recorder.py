@@ -178,7 +178,7 @@ class Recorder:
         unset = [f"task.{key}" for key in limits if getattr(self.config.task, key) is None]
         remedy = f"; if a job may not end, set {' or '.join(unset)}" if unset else ""
         counted = "steps" if "max_episode_steps" in limits else ""
-        generation = 0 if self._state is None else self._state.generation
+        generation = 1 if self._state is None else self._state.generation + 1  # as progress lines count
         self.show(f"generation {generation} of {task} {wait.text(counted)}{remedy}")
 
     def show(self, text: str) -> None:

@@ -403,7 +403,7 @@ class RunWriter(Recorder):
         path = self._opened.store.path(max(self._saved_generation, self._state.generation))
         is_saved = self._state.generation == self._saved_generation and (not whole or is_full(path))
         if not self.state_is_whole:
-            text = f"the update after generation {self._state.generation} failed while it changed the state"
+            text = f"the update of generation {self._state.generation + 1} failed while it changed the state"
             raise RunError(f"{text}, which cannot be saved: resume from the last checkpoint")
         if self.replay is None and not is_saved:
             snapshot = self._snapshot(None if whole else self._journal.since(self._state))

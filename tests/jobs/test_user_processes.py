@@ -167,7 +167,7 @@ def test_environment_without_an_end_is_named(tmp_path: Path) -> None:
     done = python(["-m", "hpc_es", "check", "c.yaml"], 40, cwd=tmp_path)
     assert "own:Endless-v0 has no limit of steps" in done.stdout, str(done)
     done = python(["-c", MAIN, "c.yaml", "--output", "run"], 4, cwd=tmp_path)
-    assert "generation 0 of own:Endless-v0 has waited 1 s for rank 0 (jobs 0 to" in done.stdout, str(done)
+    assert "generation 1 of own:Endless-v0 has waited 1 s for rank 0 (jobs 0 to" in done.stdout, str(done)
     assert "set task.max_episode_steps or task.episode_timeout_seconds" in done.stdout
 
 
