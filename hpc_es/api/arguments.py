@@ -45,11 +45,16 @@ def argument_errors() -> Iterator[None]:
     try:
         yield
     except ConfigError as error:
-        problems = [(_KEY.sub(_argument, key), _KEY.sub(_argument, text)) for key, text in error.problems]
+        problems = [(in_arguments(key), in_arguments(text)) for key, text in error.problems]
         words = {"unknown key": "unknown argument", "valid keys are": "valid arguments are"}
         for key, argument in words.items():
             problems = [(name, text.replace(key, argument)) for name, text in problems]
         raise ConfigError(problems) from error
+
+
+def in_arguments(text: str) -> str:
+    """Return a text in which the keys of a config are the arguments of the caller, such as sigma0."""
+    return _KEY.sub(_argument, text)
 
 
 def _argument(key: re.Match[str]) -> str:

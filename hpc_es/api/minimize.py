@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from hpc_es.api.arguments import BoundsInput, argument_errors
+from hpc_es.api.arguments import BoundsInput, argument_errors, in_arguments
 from hpc_es.api.strategy import ALGORITHM, OUTSIDE, Parameters, Region, algorithm_options, parts_of, vector_options
 from hpc_es.config.loading import validate
 from hpc_es.config.resolved import dump_json, parse_resolved
@@ -175,9 +175,9 @@ def minimize(
         config = _config(world, data, f, arguments, initial_points)
         signals = Signals()
         try:
-            with exits_as_errors():
+            with exits_as_errors():  # again, since a KeyboardInterrupt is no Ctrl-C while signals are handled
                 parts = _parts(config, f, arguments, initial_points)
-                return _run(world, signals, config, parts, callback, generators, verbose)
+                return _run(world, signals, config, parts, callback=callback, generators=generators, verbose=verbose)
         finally:
             signals.restore()
             world.poll = None
@@ -200,9 +200,7 @@ def _config(
         # Raises if f cannot be called so, or the algorithm or a point does not fit.
         problem = _parts(config, f, arguments, initial_points).problem
         for text in filter(None, (*rounding_warnings(config, problem), budget_warning(config, problem))):
-            text_of_arguments = text.replace("algorithm.kind", "algorithm").replace("algorithm.", "")
-            text_of_arguments = text_of_arguments.replace("stop.episodes", "max_evaluations")
-            warnings.warn(text_of_arguments, stacklevel=6)  # where `minimize` is called
+            warnings.warn(in_arguments(text), stacklevel=6)  # where `minimize` is called
         return config
 
     try:
@@ -238,6 +236,7 @@ def _run(
     signals: Signals,
     config: Config,
     parts: Parts,
+    *,
     callback: Callback | None,
     generators: GlobalGenerators,
     verbose: bool,
