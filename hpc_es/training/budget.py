@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 
+from hpc_es.algorithms.common.delay import DelayLine
 from hpc_es.config.schema import Config
 from hpc_es.core.interfaces import Problem
 from hpc_es.training.chunking import jobs_of_generation
@@ -26,8 +27,8 @@ def _why_whole(config: Config) -> str:
     algorithm = config.algorithm
     if getattr(algorithm, "updates", "") == "asynchronous":
         return "algorithm.updates is asynchronous"
-    if delay := getattr(algorithm, "delay", 0):
-        return f"algorithm.delay is {delay}"
+    if line := DelayLine.of(algorithm):
+        return f"algorithm.delay is {line.delay}"
     if getattr(algorithm, "side_by_side", False):
         return "algorithm.side_by_side is true"
     return f"{algorithm.kind} needs whole batches" if needs(config).searches == "trajectories" else ""
