@@ -11,6 +11,7 @@ from typing import Protocol, TypeVar
 
 from hpc_es.core.errors import Interruption, require_users
 from hpc_es.core.handlers import Handlers
+from hpc_es.core.machine import in_main_thread
 from hpc_es.core.quiet import is_first
 from hpc_es.core.rank_output import say_error
 
@@ -94,7 +95,7 @@ def _problems_as_messages(name: str) -> Iterator[None]:
 @contextlib.contextmanager
 def _limit(seconds: float) -> Iterator[None]:
     """Raise _CloseTimeout in this context after some seconds, in the main thread."""
-    if threading.current_thread() is not threading.main_thread():
+    if not in_main_thread():
         yield
         return
     is_closing = True

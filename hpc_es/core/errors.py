@@ -142,15 +142,6 @@ def require_users(error: BaseException) -> None:
 
 
 @contextlib.contextmanager
-def ignored_failures() -> Iterator[None]:
-    """Ignore what code of the user's raises in this context, such as `close` of an environment."""
-    try:
-        yield
-    except BaseException as error:
-        require_users(error)
-
-
-@contextlib.contextmanager
 def exits_as_errors(what: str = "code of yours", remedy: str = "return, or raise an Exception") -> Iterator[None]:
     """Raise RunError in place of exceptions of the user's that would end the program.
 

@@ -120,13 +120,8 @@ def unlink_segments() -> None:
     It has 3 MB or more per node, so that a small /dev/shm would be full after some killed jobs. Windows have no names.
     """
     with contextlib.suppress(OSError):  # no /proc
-        for name in set(
-            re.findall(
-                rf"{SHM_PATH}/mpich_shm_\w+$",
-                Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace"),
-                re.MULTILINE,
-            )
-        ):
+        maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
+        for name in set(re.findall(rf"{SHM_PATH}/mpich_shm_\w+$", maps, re.MULTILINE)):
             Path(name).unlink()
 
 

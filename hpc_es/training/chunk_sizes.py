@@ -163,13 +163,11 @@ def simulated_seconds(cut: Cut, steps: Float64, costs: StepCosts, ranks: int, mu
     longest, total = np.maximum.reduceat(steps, starts), np.add.reduceat(steps, starts)
     running = total / np.maximum(longest, 1.0)
     durations = (longest * costs.seconds(running) + CHUNK_SECONDS).tolist()
-    free = [0.0] * min(ranks, len(durations))
-    slow = [1.0 if rank % 2 == 0 else SLOWER for rank in range(len(free))]
-    queue = list(zip(free, range(len(free)), strict=True))
+    queue = [(0.0, rank) for rank in range(min(ranks, len(durations)))]  # when each rank is free
     end = 0.0
     for duration in durations:
         since, rank = queue[0]
-        until = since + duration * slow[rank]
+        until = since + duration * (SLOWER if rank % 2 else 1.0)
         end = max(end, until)
         heapq.heapreplace(queue, (until, rank))
     return max(end, DISPATCH_SECONDS * len(durations)) if ranks > 1 else end
