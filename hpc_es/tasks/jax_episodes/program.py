@@ -26,7 +26,7 @@ from hpc_es.core.data import (
     behaviour,
     row_dtype,
 )
-from hpc_es.core.errors import ConfigError, EvaluationError, Failure, failure_from_text
+from hpc_es.core.errors import ConfigError, Failure, failure_from_text
 from hpc_es.core.policy import DIVERGED, Batch, Pure, PurePolicy
 from hpc_es.core.population import Factorisation, Population, candidate_parts
 from hpc_es.devices.jax_setup import compiling, in_thread, tracing_text
@@ -37,6 +37,7 @@ from hpc_es.tasks.jax_episodes.call_shape import INFINITE_OBSERVATION, NAN_ACTIO
 from hpc_es.tasks.jax_episodes.environments import Traced
 from hpc_es.tasks.jax_episodes.rollout import CallInputs, Carry, ObservationTotals, PlayResults, initial_carry, segment
 from hpc_es.tasks.observation_statistics import ObservationSums
+from hpc_es.tasks.parts_of_calls import in_parts
 
 
 class CompiledCall:
@@ -130,24 +131,17 @@ class CompiledCall:
     ) -> Iterator[tuple[range, PlayResults | Failure, int]]:
         """Yield the results of the jobs of a call, [plays] with padding, and the number of steps.
 
-        If Python code that the call calls fails, the two halves of the jobs are played in calls of the same size, and
-        so on, until a job that fails is alone: it gets the failure. The result of a job does not depend on the others
-        of its call, so it is the same in all of them.
+        If Python code that the call calls fails, its jobs are played in parts, in calls of the same size.
         """
-        try:
-            results, steps = self.run(inputs, segment_steps, poll)
-        except EvaluationError as error:
-            failure = error.failure
-        else:
-            yield jobs, results, steps
-            return
-        if len(jobs) == 1:
-            yield jobs, failure, 0
-            return
-        middle = len(jobs) // 2
-        for half in (range(middle), range(middle, len(jobs))):
-            own = jobs[half.start : half.stop]
-            yield from self.played(inputs_of_jobs(self.form, inputs, half), own, segment_steps, poll)
+
+        def call(part: range) -> tuple[PlayResults, int]:
+            own = range(part.start - jobs.start, part.stop - jobs.start)
+            part_inputs = inputs if part == jobs else inputs_of_jobs(self.form, inputs, own)
+            return self.run(part_inputs, segment_steps, poll)
+
+        for part, result in in_parts(jobs, call):
+            results, steps = (result, 0) if isinstance(result, Failure) else result
+            yield part, results, steps
 
     def run(self, inputs: CallInputs, segment_steps: int, poll: Poll) -> tuple[PlayResults, int]:
         """Return the results of all plays as NumPy arrays [plays], with padding, and the number of steps.

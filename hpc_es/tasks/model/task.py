@@ -15,7 +15,7 @@ import copy
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -49,6 +49,7 @@ from hpc_es.core.population import Factorisation, Perturbed, Population, candida
 from hpc_es.core.rank_output import say_error
 from hpc_es.devices import jax_setup
 from hpc_es.policies.network import restored_session, seed_generators
+from hpc_es.tasks.parts_of_calls import in_parts
 from hpc_es.tasks.problems import PARAMETER_SPREAD, PROBE_BLOCK, VectorProblemDefaults
 
 if TYPE_CHECKING:
@@ -253,23 +254,12 @@ class ModelProblem(VectorProblemDefaults):
             except EvaluationError as error:
                 return self._all_failed(range(len(jobs)), error.failure)
         calls = [range(start, min(start + size, len(jobs))) for start in range(0, len(jobs), size)]
-        return joined([self._scored(population, jobs, rows, poll) for rows in calls])
+        return joined([scores for rows in calls for scores in self._scored(population, jobs, rows, poll)])
 
-    def _scored(self, population: Population, jobs: Jobs, rows: range, poll: Poll) -> Scores:
-        """Return the results of at most `jobs_per_call` jobs.
-
-        If their call fails, the two halves of the jobs are scored in calls of the same size, and so
-        on, until a job that fails is alone. The result of a job does not depend on the others of its
-        call, so it is the same in all of them.
-        """
-        try:
-            return self._score_call(population, jobs, rows, poll)
-        except EvaluationError as error:
-            failure = error.failure  # without the error, whose traceback keeps the arrays of the call
-        if len(rows) == 1:
-            return self._all_failed(rows, failure)
-        middle = len(rows) // 2
-        return joined([self._scored(population, jobs, half, poll) for half in (rows[:middle], rows[middle:])])
+    def _scored(self, population: Population, jobs: Jobs, rows: range, poll: Poll) -> Iterator[Scores]:
+        """Yield the results of at most `jobs_per_call` jobs; if their call fails, they are scored in parts."""
+        for part, result in in_parts(rows, lambda part: self._score_call(population, jobs, part, poll)):
+            yield self._all_failed(part, result) if isinstance(result, Failure) else result
 
     def _all_failed(self, rows: range, failure: Failure) -> Scores:
         fitness = np.full(len(rows), np.nan)
