@@ -59,13 +59,6 @@ class Answer:
         """Whether it has a value that can be compared with that of other runs: it is known, and x is feasible."""
         return self.value is not None and not self.violation
 
-    def data(self) -> JsonObject:
-        """Return the entry of result.json."""
-        values = dict(vars(self))
-        if self.violation is None:
-            del values["violation"]
-        return values
-
 
 @dataclass(frozen=True)
 class BestEvaluation:
@@ -76,13 +69,6 @@ class BestEvaluation:
     generation: int | None = None
     job: int | None = None
     violation: float | None = None
-
-    def data(self) -> JsonObject:
-        """Return the entry of result.json."""
-        values = dict(vars(self))
-        if self.violation is None:
-            del values["violation"]
-        return values
 
 
 @dataclass(frozen=True)
@@ -107,7 +93,16 @@ class Found:
 
     def data(self) -> JsonObject:
         """Return the entries of result.json and status.json."""
-        return {"goal": self.goal, "answer": self.answer.data(), "best_evaluation": self.best_evaluation.data()}
+        return {
+            "goal": self.goal,
+            "answer": found_entry(self.answer),
+            "best_evaluation": found_entry(self.best_evaluation),
+        }
+
+
+def found_entry(found: Answer | BestEvaluation) -> JsonObject:
+    """Return an entry of result.json, which has no violation without constraints."""
+    return {name: value for name, value in vars(found).items() if name != "violation" or value is not None}
 
 
 def best_of(found: Sequence[Found]) -> int | None:
@@ -220,8 +215,13 @@ def read_object(file: Path) -> JsonObject:
 
 def number(value: object) -> float | None:
     """Return a finite number; None for anything else."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(cast(float, value)) if is_number and math.isfinite(cast(float, value)) else None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        known = float(value)
+    except OverflowError:  # a whole number of hundreds of digits
+        return None
+    return known if math.isfinite(known) else None
 
 
 def _whole(value: object) -> int | None:

@@ -37,6 +37,7 @@ from hpc_es.storage.answers import (
     answer_text,
     best_of,
     comparable_values,
+    found_entry,
     found_in,
     goal_of,
     number,
@@ -156,6 +157,7 @@ def budget(config: Config) -> JsonObject:
 
 def result(
     config: Config,
+    *,
     repetition: int,
     task: str,
     state: State,
@@ -285,7 +287,7 @@ def summary(rows: Sequence[Result], total: int | None = None, goal: Goal = "maxi
         "success_rate": len(successes) / len(judged) if judged else None,
         "goal": found[0].goal if found else goal,
         "answer": answers,
-        "best": None if best is None else {"repetition": rows[best]["repetition"], **found[best].answer.data()},
+        "best": None if best is None else {"repetition": rows[best]["repetition"], **found_entry(found[best].answer)},
         "infeasible": sum(bool(one.answer.violation) for one in found),
         **{NAMES[kind].replace(" ", "_"): answers if kinds == {kind} else None for kind in NAMES},
         "final_return": statistics([row["final_return"] for row in rows]) if kinds <= {"centre"} else None,

@@ -503,14 +503,14 @@ class RunWriter(Recorder):
         success = {} if target is None else {"success": self.is_reached(target)}
         result = results.result(
             self.config,
-            repetition,
-            task,
-            self._state,
-            self.counters,
-            found,
-            self._best_return(found),
-            final,
-            {**success, **self._problem.summary(self.carried()), **summary},
+            repetition=repetition,
+            task=task,
+            state=self._state,
+            counters=self.counters,
+            found=found,
+            best=self._best_return(found),
+            final=final,
+            more={**success, **self._problem.summary(self.carried()), **summary},
         )
         write_json(self.directory / RESULT, result)
         return result

@@ -66,6 +66,7 @@ def test_entries_are_read_as_they_were_written(kind: Any) -> None:
         ({"answer": "42", "best_return": "7"}, ("centre", None, None)),
         ({"answer": {"kind": "evaluation", "value": math.nan, "evaluations": None}}, ("evaluation", None, None)),
         ({"answer": {"kind": "evaluation", "value": True}}, ("evaluation", None, None)),
+        ({"answer": {"kind": "evaluation", "value": 10**400}}, ("evaluation", None, None)),
     ],
 )
 def test_entries_of_any_version_are_read(entries: dict[str, Any], expected: tuple[Any, ...]) -> None:
@@ -145,6 +146,16 @@ def test_digest_of_nothing_identifies_nothing() -> None:
 def test_result_is_json_without_nan_and_infinity() -> None:
     config, counters = validate({"task": {"env_id": "CartPole-v1"}}), dict.fromkeys(NOTHING_USED, math.nan)
     final, more = {"final_return_mean": math.inf}, {"best_reward": -math.inf, "numbers": [np.float64(math.nan), 1.0]}
-    row = result(config, 0, "task", State(3, {}, {}), counters, Found(), math.nan, final, more)
+    row = result(
+        config,
+        repetition=0,
+        task="task",
+        state=State(3, {}, {}),
+        counters=counters,
+        found=Found(),
+        best=math.nan,
+        final=final,
+        more=more,
+    )
     assert json.loads(json.dumps(row, allow_nan=False))["numbers"] == [None, 1.0]
     assert row["best_reward"] is row["best_return"] is row["final_return"] is row["seconds"] is None
