@@ -85,10 +85,10 @@ def measure(world: World, directory: Path) -> JsonObject:
 
 def seconds_since_start() -> float:
     """Return the age of this process: the time that its imports and the start of MPI have taken."""
-    ticks = int(Path("/proc/self/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[19])
-    return float(Path("/proc/uptime").read_text(encoding="utf-8", errors="replace").split()[0]) - ticks / os.sysconf(
-        "SC_CLK_TCK"
-    )
+    names = ("self/stat", "uptime")
+    stat, uptime = (Path("/proc", name).read_text(encoding="utf-8", errors="replace") for name in names)
+    ticks = int(stat.rpartition(")")[2].split()[19])
+    return float(uptime.split()[0]) - ticks / os.sysconf("SC_CLK_TCK")
 
 
 def pairs(hosts: Sequence[str]) -> dict[str, tuple[int, int]]:

@@ -151,8 +151,9 @@ def _unknown_id_message(env_id: str, error: Exception) -> str:
         remedy = f": {install_command(package)}" if package else ""
         return f"expected an environment, found {env_id!r}, but module {missing!r} cannot be imported{remedy}"
     known = [key for key, spec in gymnasium.registry.items() if ":" not in key and _is_of(spec, module)]
-    near = [f"{module}:{key}" if module else key for key in _closest(name, known)]
-    hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
+    near = _closest(name, known)
+    meant = f"{module}:{near}" if module else near
+    hint = f"; did you mean {meant!r}?" if near else ""
     text = f"expected a registered Gymnasium id, found {env_id!r}{hint} ({str(error).strip()})"
     if module:
         return text
@@ -166,12 +167,12 @@ def _is_of(spec: gymnasium.envs.registration.EnvSpec, module: str) -> bool:
     return not module or f"{entry}.".startswith(f"{module}.")
 
 
-def _closest(name: str, known: list[str]) -> list[str]:
-    """Return the known names most similar to `name`, the most similar first: those of another version or one name."""
+def _closest(name: str, known: list[str]) -> str:
+    """Return the known name most similar to `name`, "" if none is similar."""
     import difflib
 
     lower = {key.lower(): key for key in sorted(known)}
-    return [lower[match] for match in difflib.get_close_matches(name.lower(), list(lower), n=1, cutoff=0.6)]
+    return "".join(lower[match] for match in difflib.get_close_matches(name.lower(), list(lower), n=1, cutoff=0.6))
 
 
 def _make_legacy(env_id: str, keywords: Keywords) -> Environment | None:

@@ -57,7 +57,7 @@ class GymnasiumBackend:
         first: Environment | None = None,
         keys: Sequence[str] = (),
     ) -> None:
-        self._make, self._spec, self._limit, self._keys = make, spec, limit_seconds, keys
+        self._make, self._limit, self._keys = make, limit_seconds, keys
         self._usual = UsualValues(spec)
         # By job; an exception in place of an environment that could not be created.
         self._pool: list[Environment | BaseException] = [] if first is None else [first]

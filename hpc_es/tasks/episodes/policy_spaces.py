@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import gymnasium
 import numpy as np
@@ -41,7 +41,7 @@ def _space(environment: Any, name: SpaceName) -> gymnasium.Space:
         space = getattr(environment, name)
     except AttributeError:
         others = {**vars(type(inner)), **vars(inner)}.items()
-        near = [key for key, value in others if isinstance(value, gymnasium.Space) and key not in SpaceName.__args__]  # type: ignore[attr-defined]
+        near = [key for key, value in others if isinstance(value, gymnasium.Space) and key not in get_args(SpaceName)]
         hint = f"; it has the space {near[0]!r}: is that the name?" if near else ""
         raise ConfigError([("task.env_id", f"{expected}, but it is not set{hint}")]) from None
     except Exception as error:
