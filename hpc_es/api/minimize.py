@@ -135,7 +135,8 @@ def minimize(
     - `initial_points`: vectors, float64[k, size], or mappings such as {"layers": 3, "solver": "cg"}, that are evaluated
       first; a mapping may also have `value` (and `constraints`), which are then taken over without an evaluation. Or a
       CSV or JSON file of points, as in `task.initial_points`. For cma_es and sep_cma_es.
-    - `arguments`: further keyword arguments of `f`, of any type.
+    - `arguments`: further keyword arguments of `f`, of any type. Each call gets copies of lists and mappings; others,
+      such as arrays, are not copied, so `f` must not change them.
     - `callback(intermediate_result)` is called on rank 0 after each generation, with the best vector so far and the
       metrics of the generation. If its only parameter is named x or xk, it gets the best vector. If it raises
       StopIteration, the search ends.
