@@ -14,6 +14,13 @@ LENGTH = 5  # steps of an episode
 ODD_STEP = 2
 
 
+def with_value(result: dict[str, Any], what: str, value: Any) -> Any:
+    """Return the values of a step, by name, with another one in the place `what`, which may be all of them."""
+    if what == "step":
+        return value
+    return tuple(value if name == what else usual for name, usual in result.items())
+
+
 class Odd(gymnasium.Env[Any, Any]):
     """Observes [t, 2t, 1]; the reward of each step is 1. Episodes of the seed BAD, or all, are odd.
 
@@ -47,12 +54,8 @@ class Odd(gymnasium.Env[Any, Any]):
             "truncated": False,
             "info": {},
         }
-        if self.is_odd and self.t == ODD_STEP:
-            if self.what == "step":
-                return self.value
-            if self.what in result:
-                result[self.what] = self.value
-        return tuple(result.values())
+        is_odd = self.is_odd and self.t == ODD_STEP
+        return with_value(result, self.what, self.value) if is_odd else tuple(result.values())
 
 
 class OddVector(VectorEnv[Any, Any, Any]):
@@ -81,12 +84,8 @@ class OddVector(VectorEnv[Any, Any, Any]):
             "truncated": np.zeros(self.num_envs, bool),
             "info": {},
         }
-        if self.is_odd and self.t == ODD_STEP:
-            if self.what == "step":
-                return self.value
-            if self.what in result:
-                result[self.what] = self.value
-        return tuple(result.values())
+        is_odd = self.is_odd and self.t == ODD_STEP
+        return with_value(result, self.what, self.value) if is_odd else tuple(result.values())
 
 
 gymnasium.register("Odd-v0", Odd, vector_entry_point=OddVector, order_enforce=False)

@@ -111,29 +111,28 @@ def test_function_that_ends_its_workers_by_a_signal(ranks: int, tmp_path: Path) 
     assert_right(tmp_path, run(tmp_path, FUNCTION, "pool", ranks))
 
 
-def test_signal_to_all_processes_leaves_the_workers_to_the_generation(tmp_path: Path) -> None:
-    """As Ctrl-C in a terminal."""
-    (tmp_path / "own.py").write_text(POOL)
-    (tmp_path / "c.yaml").write_text(FUNCTION % "pool" + "stop: {generations: 1000}\n")
+def interrupted(tmp_path: Path, source: str, config: str, number: signal.Signals) -> Finished:
+    """Send a signal to all processes of a run; assert that it ends in time, without failed evaluations."""
+    (tmp_path / "own.py").write_text(source)
+    (tmp_path / "c.yaml").write_text(config + "stop: {generations: 10_000}\n")
     with Job([sys.executable, "-m", "hpc_es.main", "c.yaml", "--output", "run"], cwd=tmp_path) as job:
         job.wait_for_output("generation 1 of")
-        os.killpg(job.process.pid, signal.SIGINT)
+        os.killpg(job.process.pid, number)
         done = job.wait(40)
     status = json.loads((tmp_path / "run" / "status.json").read_text())
     assert done.status == 75 and status["failed_episodes"] == 0, str(done)
+    return done
+
+
+def test_signal_to_all_processes_leaves_the_workers_to_the_generation(tmp_path: Path) -> None:
+    """As Ctrl-C in a terminal."""
+    done = interrupted(tmp_path, POOL, FUNCTION % "pool", signal.SIGINT)
     assert "KeyboardInterrupt" not in done.stderr
 
 
 def test_failures_after_the_end_of_child_processes_are_not_recorded(tmp_path: Path) -> None:
     """mpiexec and SLURM send SIGTERM to the child processes of a rank too."""
-    (tmp_path / "own.py").write_text(SIMULATOR)
-    (tmp_path / "c.yaml").write_text(EPISODES % "Daemon" + "stop: {generations: 10_000}\n")
-    with Job([sys.executable, "-m", "hpc_es.main", "c.yaml", "--output", "run"], cwd=tmp_path) as job:
-        job.wait_for_output("generation 1 of")
-        os.killpg(job.process.pid, signal.SIGTERM)
-        done = job.wait(40)
-    status = json.loads((tmp_path / "run" / "status.json").read_text())
-    assert done.status == 75 and status["failed_episodes"] == 0, str(done)
+    interrupted(tmp_path, SIMULATOR, EPISODES % "Daemon", signal.SIGTERM)
 
 
 def test_environment_with_a_daemon_process(tmp_path: Path) -> None:
