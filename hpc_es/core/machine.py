@@ -127,8 +127,28 @@ def memory_bytes() -> int:
     return min(limits)
 
 
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # parameters of mallopt
+KEPT_BYTES, LARGEST_KEPT_BYTES = 256 << 20, 64 << 20  # of all freed arrays, and of one of them
+OWN_SETTINGS = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")
+
+
+def keep_freed_memory() -> None:
+    """Let this process keep the memory of freed arrays for the next ones, unless the user has set how much.
+
+    By default glibc returns that of arrays of a few megabytes to the system. The next chunk then
+    gets it back page by page, which takes longer than computing small candidates.
+    """
+    if any(name in os.environ for name in OWN_SETTINGS):
+        return
+    # Another library may have no such function.
+    with contextlib.suppress(AttributeError, OSError):
+        library = ctypes.CDLL(None)
+        library.mallopt(M_MMAP_THRESHOLD, LARGEST_KEPT_BYTES)
+        library.mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)
+
+
 def return_freed_memory() -> None:
-    """Return freed memory to the system; glibc keeps that of arrays of less than 32 MB for later use."""
+    """Return freed memory to the system; see `keep_freed_memory`."""
     with contextlib.suppress(AttributeError, OSError):  # another library, which has no such function
         ctypes.CDLL(None).malloc_trim(0)
 

@@ -36,6 +36,9 @@ SLOWER = 1.05  # time of every other simulated rank, since ranks are never equal
 BETTER = 0.97  # predicted time, relative to that of today's cut, from which the cut changes
 RISE = 0.3  # weight of a measurement that is slower than the ones before; a faster one counts fully
 FADING = 0.995  # factor, for each plan, of costs that were not measured again, so that they are
+# Before anything was measured: a step of a chunk, a row of it, and reading the candidates' numbers.
+FIRST_STEP_SECONDS, FIRST_ROW_SECONDS, FIRST_BYTES_PER_SECOND = 60e-6, 0.3e-6, 8e9
+FIRST_STEPS = 200.0  # of an episode
 
 
 @dataclass(frozen=True)
@@ -171,6 +174,13 @@ def simulated_seconds(cut: Cut, steps: Float64, costs: StepCosts, ranks: int, mu
         end = max(end, until)
         heapq.heapreplace(queue, (until, rank))
     return max(end, DISPATCH_SECONDS * len(durations)) if ranks > 1 else end
+
+
+def first_cut_at_once(jobs: int, ranks: int, most: int, candidate_bytes: int, multiple: int = 1) -> Cut:
+    """Return the cut of the first generation, before anything was measured, as if all jobs were equally long."""
+    row = FIRST_ROW_SECONDS + candidate_bytes / FIRST_BYTES_PER_SECOND
+    costs = StepCosts.linear(FIRST_STEP_SECONDS, row, most)
+    return best_cut(np.full(jobs, FIRST_STEPS), costs, ranks, most, multiple)
 
 
 def best_cut(

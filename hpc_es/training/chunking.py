@@ -24,7 +24,7 @@ from hpc_es.core.population import FactorisedNoise
 from hpc_es.mpi.scheduler import evaluators
 from hpc_es.mpi.world import World
 from hpc_es.training.build import Parts, cutting_of, unit_of
-from hpc_es.training.chunk_sizes import CHUNK_BYTES, Cut, StepCosts, best_cut, evenly
+from hpc_es.training.chunk_sizes import CHUNK_BYTES, Cut, StepCosts, best_cut, evenly, first_cut_at_once
 from hpc_es.training.compatibility import uses_tensorflow
 
 USUAL = USUAL_CHUNK  # jobs of a chunk; batching more of them hardly speeds a policy up
@@ -278,7 +278,13 @@ class ChunkPlanner:
             jobs = training_jobs(self._parts.algorithm.ask(state, 0, np.zeros(0, self._parts.row), NO_FITNESS))
         if not self._world.fault_handler.is_fault_tolerant:
             self.plan = self._plan(self.plan.cut, jobs)
+            if self.is_adaptive and self._parts.cutting == "at once" and jobs:
+                self.plan = replace(self.plan, cut=self._first_by_model(self.plan, jobs))
         return _idle_warning(self._config, jobs, self._parts.cutting, self._parts.unit, self._world.size)
+
+    def _first_by_model(self, plan: CutPlan, jobs: int) -> Cut:
+        most, multiple = most_jobs("at once", self._candidate_bytes), self._parts.problem.call_size
+        return self._in_calls(first_cut_at_once(jobs, plan.ranks, most, self._candidate_bytes, multiple))
 
     def add_durations(self, state: State, seconds: Float64) -> None:
         """Add the seconds of the training jobs of a generation, float64[jobs], NaN if unknown, if they are long.

@@ -24,7 +24,7 @@ from hpc_es.core.closing import close
 from hpc_es.core.data import Array, Arrays, JsonObject, State, dataclass
 from hpc_es.core.errors import LaunchError, Problems, RunFailedError, UserError
 from hpc_es.core.interfaces import AnyAlgorithm, GradientAlgorithm, LearnsFromSamples, ProbesHiddenState, RunContext
-from hpc_es.core.machine import stepping_differences
+from hpc_es.core.machine import keep_freed_memory, stepping_differences
 from hpc_es.core.paths import kept_directory
 from hpc_es.core.quiet import quiet_stderr
 from hpc_es.core.rank_output import RankLog, announce
@@ -163,6 +163,7 @@ def start_run(world: World, signals: Signals, config: Config, request: RunReques
         assert prepared is not None
         return {"differences": stepping_differences, "directory": str(prepared.opened.directory.resolve())}
 
+    keep_freed_memory()
     if world.rank == 0 and request.show_progress:
         announce_library()
     prepared, shared = on_rank_0(world, lambda: prepare_run(config, request), message)

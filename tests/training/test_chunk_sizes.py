@@ -7,7 +7,17 @@ import numpy.typing as npt
 import pytest
 
 from hpc_es.core.data import Float64
-from hpc_es.training.chunk_sizes import CHUNK_SECONDS, CHUNK_TIME, Cut, StepCosts, best_cut, simulated_seconds
+from hpc_es.training.chunk_sizes import (
+    CHUNK_BYTES,
+    CHUNK_SECONDS,
+    CHUNK_TIME,
+    Cut,
+    StepCosts,
+    best_cut,
+    evenly,
+    first_cut_at_once,
+    simulated_seconds,
+)
 
 
 def measured(*chunks: tuple[int, float, float, float]) -> npt.NDArray[np.void]:
@@ -161,3 +171,17 @@ def test_larger_chunks_are_tried_step_by_step() -> None:
     costs.add(of_sizes(10e-6, 1e-6, 64))
     assert best_cut(equal(512), costs, 1, 512).largest == 128
     assert best_cut(equal(512), costs, 1, 100).largest <= 100
+
+
+@pytest.mark.parametrize(
+    ("jobs", "ranks", "candidate_bytes", "cut"),
+    [
+        (64, 1, 18_000, evenly(64)),  # one chunk shares the fixed part of a step among all jobs
+        (64, 2, 18_000, evenly(32)),
+        (512, 1, 1 << 20, evenly(64)),  # 64 MiB of candidates
+        (6, 4, 18_000, evenly(2)),
+    ],
+)
+def test_the_first_generation_is_cut_by_a_model(jobs: int, ranks: int, candidate_bytes: int, cut: Cut) -> None:
+    most = CHUNK_BYTES // candidate_bytes
+    assert first_cut_at_once(jobs, ranks, most, candidate_bytes) == cut
