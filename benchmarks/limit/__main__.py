@@ -8,8 +8,9 @@ process of its own; where the number of candidates in a call matters, the fastes
 ranks the job is compared with two bare loops side by side. Jobs and loops alternate, and ratios are
 medians over rounds. MuJoCo is compared with `mj_step` by `python -m benchmarks mujoco`.
 
-The last columns say where the time of rank 0 goes, as shares of a generation: the chunks that it
-evaluates, waiting for other ranks, and the rest (noise of the update, sums, rows, messages, files).
+The last columns say where the ranks' time goes, as shares of a generation: episodes or evaluations
+without the policy, the policy, waiting for other ranks, the update with its noise, and messages.
+What is left belongs to candidates, rows and files.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ import yaml
 from benchmarks.jobs import ROOT, command, metrics
 from benchmarks.limit.works import PATHS, Work
 
-ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+SHARES = ("time_environment_mean", "time_policy_mean", "time_idle_mean", "time_update_mean", "time_messages_mean")
 
 
 def environment() -> dict[str, str]:
@@ -71,7 +73,9 @@ def job(work: Work, ranks: int, seconds: float) -> tuple[float, dict[str, float]
         config, output = Path(directory) / "limit.yaml", Path(directory) / "run"
         config.write_text(yaml.safe_dump({**work.config, "stop": {"seconds": seconds}}), "utf-8")
         line = [*(pin(0, 1) if ranks == 1 else []), *command(ranks, config, output)]
-        ran = subprocess.run(line, cwd=directory, env=environment(), capture_output=True, text=True, timeout=900)
+        ran = subprocess.run(
+            line, cwd=directory, env=environment(), capture_output=True, text=True, timeout=900, check=False
+        )
         if ran.returncode:
             raise RuntimeError(f"the job of {work.name} failed:\n{ran.stdout}{ran.stderr}")
         rows = metrics(output)
@@ -84,9 +88,6 @@ def job(work: Work, ranks: int, seconds: float) -> tuple[float, dict[str, float]
     total = sum(row["seconds_this_generation"] for row in counted)
     shares = {name: sum(row.get(name, 0.0) for row in counted) / total for name in SHARES}
     return sum(row[work.unit] for row in counted) / total, shares
-
-
-SHARES = ("time_environment_mean", "time_policy_mean", "time_idle_mean")
 
 
 def measured(work: Work, ranks: int, rounds: int, seconds: float) -> dict[str, Any]:
@@ -121,8 +122,10 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=4.0, help="of a loop and of a job")
     parser.add_argument("--csv", type=Path, help="file for the rows")
     options = parser.parse_args(words)
-    print("| path | work | ranks | bare loop, per s | job, per s | ratio (range) | target | env | policy | idle |")
-    print("|---|---|---|---|---|---|---|---|---|---|", flush=True)
+    print(
+        "| path | work | ranks | bare loop, per s | job, per s | ratio (range) | target | evaluating | policy | waiting | update | messages |"
+    )
+    print("|---|---|---|---|---|---|---|---|---|---|---|---|", flush=True)
     rows = []
     for path in options.paths:
         for work in PATHS[path]():

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -25,7 +24,7 @@ import numpy as np
 
 Loop = Callable[[], int]  # does some work and returns its units: env-steps or evaluations
 
-SIGMA = 0.02
+SIGMA = 0.02  # of the noise of candidates
 
 
 def sizes(inputs: int, hidden: int, outputs: int) -> list[tuple[int, int]]:
@@ -285,7 +284,7 @@ def model(name: str, jobs: int) -> Loop:
     parameters = jax.tree.map(perturbed, made["parameters"])
     batches = [made["batch"](seed) for seed in range(jobs)]
     stacked = jax.tree.map(lambda *arrays: np.stack(arrays), *batches)
-    score = jax.jit(jax.vmap(lambda parameters, batch: made["score"](parameters, batch)))
+    score = jax.jit(jax.vmap(made["score"]))
 
     def evaluate() -> int:
         np.asarray(score(parameters, stacked))
@@ -318,9 +317,7 @@ def atari(game: str) -> Loop:
     return steps
 
 
-LOOPS = {
-    loop.__name__: loop for loop in (numpy, gymnax, brax, function, command, model, atari)
-}
+LOOPS = {loop.__name__: loop for loop in (numpy, gymnax, brax, function, command, model, atari)}
 
 
 def rate(loop: Loop, seconds: float) -> float:
@@ -339,7 +336,7 @@ def main() -> None:
     parser.add_argument("arguments", type=json.loads, help="a JSON object")
     parser.add_argument("--seconds", type=float, default=3.0)
     options = parser.parse_args()
-    sys.path.insert(0, os.getcwd())
+    sys.path.insert(0, str(Path.cwd()))
     loop: Any = LOOPS[options.loop]
     print(json.dumps({"rate": rate(loop(**options.arguments), options.seconds)}))
 

@@ -39,6 +39,7 @@ FADING = 0.995  # factor, for each plan, of costs that were not measured again, 
 # Before anything was measured: a step of a chunk, a row of it, and reading the candidates' numbers.
 FIRST_STEP_SECONDS, FIRST_ROW_SECONDS, FIRST_BYTES_PER_SECOND = 60e-6, 0.3e-6, 8e9
 FIRST_STEPS = 200.0  # of an episode
+FIRST_JOBS, FIRST_CHUNK_BYTES = 32, 2 << 20  # of a chunk: so many jobs, or as the processor's cache holds
 
 
 @dataclass(frozen=True)
@@ -177,7 +178,11 @@ def simulated_seconds(cut: Cut, steps: Float64, costs: StepCosts, ranks: int, mu
 
 
 def first_cut_at_once(jobs: int, ranks: int, most: int, candidate_bytes: int, multiple: int = 1) -> Cut:
-    """Return the cut of the first generation, before anything was measured, as if all jobs were equally long."""
+    """Return the cut of the first generation, before anything was measured, as if all jobs were equally long.
+
+    Chunks stay small enough to show what a step of few candidates costs, if more exceed the cache.
+    """
+    most = min(most, max(FIRST_JOBS, FIRST_CHUNK_BYTES // max(candidate_bytes, 1)))
     row = FIRST_ROW_SECONDS + candidate_bytes / FIRST_BYTES_PER_SECOND
     costs = StepCosts.linear(FIRST_STEP_SECONDS, row, most)
     return best_cut(np.full(jobs, FIRST_STEPS), costs, ranks, most, multiple)

@@ -24,11 +24,10 @@ from hpc_es.core.population import FactorisedNoise
 from hpc_es.mpi.scheduler import evaluators
 from hpc_es.mpi.world import World
 from hpc_es.training.build import Parts, cutting_of, unit_of
-from hpc_es.training.chunk_sizes import CHUNK_BYTES, Cut, StepCosts, best_cut, evenly, first_cut_at_once
+from hpc_es.training.chunk_sizes import CHUNK_BYTES, FIRST_JOBS, Cut, StepCosts, best_cut, evenly, first_cut_at_once
 from hpc_es.training.compatibility import uses_tensorflow
 
 USUAL = USUAL_CHUNK  # jobs of a chunk; batching more of them hardly speeds a policy up
-FIRST_AT_ONCE = 32  # jobs of a chunk of the first generation where large chunks save most of the time
 SMALLEST_USUAL = 4  # jobs of a chunk at the end of a round
 LARGEST_SECONDS, SMALLEST_SECONDS = 0.05, 0.002  # of a chunk of cheap evaluations
 FEW_SECONDS = 0.01  # total evaluation seconds of a generation below which a rank gets one chunk
@@ -102,7 +101,7 @@ def first_cut(cutting: Cutting, chunk_size: ChunkSize) -> Cut:
         return Cut(chunk_size, chunk_size)
     if cutting == "one by one":
         return AS_ASKED
-    return Cut(FIRST_AT_ONCE if cutting == "at once" else USUAL, SMALLEST_USUAL)
+    return Cut(FIRST_JOBS if cutting == "at once" else USUAL, SMALLEST_USUAL)
 
 
 def cut_by_time(jobs: int, job: float, ranks: int) -> Cut:

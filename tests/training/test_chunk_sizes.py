@@ -178,7 +178,8 @@ def test_larger_chunks_are_tried_step_by_step() -> None:
     [
         (64, 1, 18_000, evenly(64)),  # one chunk shares the fixed part of a step among all jobs
         (64, 2, 18_000, evenly(32)),
-        (512, 1, 1 << 20, evenly(64)),  # 64 MiB of candidates
+        (512, 1, 18_000, evenly(116)),  # 2 MiB
+        (512, 1, 1 << 20, evenly(32)),  # more of these candidates exceed the cache
         (6, 4, 18_000, evenly(2)),
     ],
 )

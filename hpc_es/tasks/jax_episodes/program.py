@@ -64,7 +64,6 @@ class CompiledCall:
             self._common = {name: np.zeros(policy.layout.shapes[name], np.float32) for name in self.factored}
             self._pure = low_rank.bound(self._common)
         self.form, self._env = form, env
-        self._parameters = jax.eval_shape(self._pure.parameters, jax.ShapeDtypeStruct((form.params,), np.float32))
         self._segment = jax.jit(partial(segment, env, compiled, form), donate_argnums=0)
         self._compiled: Any = None
         self._initial: Carry | None = None  # the carry at the start of every call
@@ -94,7 +93,7 @@ class CompiledCall:
 
     def _carry(self) -> Carry:
         if self._initial is None:
-            self._initial = jax.tree.map(np.asarray, initial_carry(self._env, self._pure, self._parameters, self.form))
+            self._initial = jax.tree.map(np.asarray, initial_carry(self._env, self._pure, self.form))
         carry: Carry = jax.tree.map(np.copy, self._initial)  # the call may write into it
         return carry
 

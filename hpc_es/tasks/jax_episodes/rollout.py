@@ -12,6 +12,7 @@ these additions unless fast-math flags are set.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 import jax
@@ -106,7 +107,6 @@ class Lane(NamedTuple):
     done: JaxArray  # bool
     key: JaxArray  # uint32[2], of the steps
     noise_key: JaxArray  # uint32[2]
-    parameters: Tree  # of the policy: a tree of arrays
     state: EnvState
     memory: Tree
     results: PlayResults  # `observation` is the next input of the policy
@@ -121,15 +121,14 @@ class Carry(NamedTuple):
     steps: JaxArray  # int32: number of steps of the call so far
 
 
-def initial_carry(env: Traced, pure: Pure, parameters: Tree, form: CallShape) -> Carry:
-    """Return the carry at the start of a call, without plays. `parameters` are the shapes of one job's parameters."""
+def initial_carry(env: Traced, pure: Pure, form: CallShape) -> Carry:
+    """Return the carry at the start of a call, without plays."""
     lanes, spec = form.lanes, env.spaces.observations
     lane = Lane(
         play=np.full(lanes, form.plays, np.int32),
         done=np.ones(lanes, np.bool_),
         key=np.zeros((lanes, 2), np.uint32),
         noise_key=np.zeros((lanes, 2), np.uint32),
-        parameters=zeros(parameters, lanes),
         state=zeros(env.template, lanes),
         memory=zeros(pure.memory, lanes),
         results=no_results(form, lanes, spec),
@@ -160,24 +159,32 @@ def segment(
         enough = (jnp.sum(waiting) * WAITING >= form.lanes) & (carry.next < inputs.count)
         return jnp.any(live) & ~enough & (carry.steps < last)
 
-    def step(carry: Carry) -> Carry:
-        lanes = jax.vmap(lambda lane: step_lane(env, pure, form, lane, inputs))(carry.lanes)
-        return carry._replace(lanes=lanes, steps=carry.steps + 1)
-
     def refill_and_step(carry: Carry) -> Carry:
-        after: Carry = jax.lax.while_loop(may_step, step, refill(env, pure, form, carry, inputs))
+        carry = refill(env, pure, form, carry, inputs)
+        # Parameters are not a part of the carry, which is copied at the start and the end of a call.
+        job = jnp.minimum(carry.lanes.play, form.plays - 1) // form.episodes
+        parameters = jax.vmap(lambda job: pure.parameters(inputs.theta[job]))(job)
+
+        def step(carry: Carry) -> Carry:
+            one_step = partial(step_lane, env, pure, form, inputs)
+            return carry._replace(lanes=jax.vmap(one_step)(carry.lanes, parameters), steps=carry.steps + 1)
+
+        after: Carry = jax.lax.while_loop(may_step, step, carry)
         return after
 
     carry = jax.lax.while_loop(lambda carry: has_plays(carry) & (carry.steps < last), refill_and_step, carry)
     return carry, has_plays(carry)
 
 
-def step_lane(env: Traced, pure: Pure, form: CallShape, lane: Lane, inputs: CallInputs) -> Lane:
-    """Return a lane after a step; a lane that is done is computed too, but its results do not change."""
+def step_lane(env: Traced, pure: Pure, form: CallShape, inputs: CallInputs, lane: Lane, parameters: Tree) -> Lane:
+    """Return a lane after a step; a lane that is done is computed too, but its results do not change.
+
+    `parameters` are those of its play, a tree of arrays.
+    """
     before, live, t = lane.results, ~lane.done, lane.results.length
     observation = before.observation
     x = normalised(jnp, observation, inputs.normaliser) if form.normalised else observation
-    memory, action = pure.apply(lane.parameters, lane.memory, x)  # `action` are logits if actions are sampled
+    memory, action = pure.apply(parameters, lane.memory, x)  # `action` are logits if actions are sampled
     has_no_action = jnp.isnan(action).any() if form.sampled else ~jnp.isfinite(action).all()
     if form.sampled:
         action = sampled(action, step_key(lane.noise_key, t)) + env.spaces.actions.start  # type: ignore[union-attr]
@@ -261,7 +268,6 @@ def start_play(env: Traced, pure: Pure, form: CallShape, play: JaxArray, inputs:
         done=failed > 0,
         key=jax.random.key_data(steps),
         noise_key=inputs.noise_keys[play],
-        parameters=pure.parameters(inputs.theta[play // form.episodes]),
         state=state,
         memory=jax.tree.map(jnp.asarray, pure.memory),
         results=none._replace(failed=failed, observation=observation),
