@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import faulthandler
 import os
 import signal
@@ -15,7 +16,7 @@ import sys
 import threading
 import time
 import traceback
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from hpc_es.core import closing, streams
 from hpc_es.core.handlers import OwnProcess
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 END_SECONDS = 10.0
 MOST_NAMED = 8  # processes and threads in the message
+EXIT_SECONDS = 2.0  # for the exit handlers of C libraries
 KILL_SECONDS = 1.0  # for children to end after SIGTERM; SIGKILL follows
 
 
@@ -33,13 +35,19 @@ class ProgramEnd:
     """Ends this program in time, with the status given to `begin`; create it before user code is imported."""
 
     def __init__(self) -> None:
-        self._status, self._who, self._process = 0, "", OwnProcess()
+        self._status, self._who, self._ranks, self._process = 0, "", 1, OwnProcess()
         self._has_begun = False
         atexit.register(self._after_exit_handlers)  # the first one registered runs last
 
-    def begin(self, status: int, who: str = "the program") -> None:
-        """Limit the time until the program has ended, from now on; `who` is its name in the message."""
-        self._status, self._who, self._has_begun = status, who, True
+    def begin(self, status: int, who: str = "the program", ranks: int = 1) -> None:
+        """Limit the time until the program has ended, from now on.
+
+        Args:
+            status: with which it ends.
+            who: its name in the message.
+            ranks: of the job.
+        """
+        self._status, self._who, self._ranks, self._has_begun = status, who, ranks, True
         threading.Thread(target=self._end_in_time, name="hpc_es end", daemon=True).start()
 
     def _end_in_time(self) -> None:
@@ -53,7 +61,7 @@ class ProgramEnd:
     def _leave(self) -> None:
         end_children()
         streams.flush(sys.stdout, sys.stderr)
-        os._exit(self._status)
+        end_process(self._status, self._ranks)
 
     def _after_exit_handlers(self) -> None:
         """Leave out the destructors of what could not be closed; end destructors that hang, with status 1."""
@@ -62,6 +70,19 @@ class ProgramEnd:
         if closing.has_left_behind():
             self._leave()
         faulthandler.dump_traceback_later(END_SECONDS, exit=True)
+
+
+def end_process(status: int, ranks: int) -> NoReturn:
+    """End this process without Python's exit handlers and destructors, after MPI was finalized.
+
+    Those of C libraries are called if there are several ranks: in one of them MPICH leaves its
+    process manager, which otherwise takes the end for a crash, and kills the other ranks. The job
+    then had the status 9 in place of 1 or 75.
+    """
+    if ranks > 1:
+        threading.Timer(EXIT_SECONDS, os._exit, (status,)).start()
+        ctypes.CDLL(None).exit(status)
+    os._exit(status)
 
 
 def end_children() -> None:

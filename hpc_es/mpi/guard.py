@@ -61,7 +61,10 @@ def guarded(body: Callable[[], int]) -> NoReturn:
     world = joined()
     if world is not None:
         world.finalize()
-    end.begin(status, f"rank {world.rank}" if world is not None and world.size > 1 else "the program")
+    if world is not None and world.size > 1:
+        end.begin(status, f"rank {world.rank}", world.size)
+    else:
+        end.begin(status)
     raise Exit(status)
 
 

@@ -56,6 +56,21 @@ def test_ranks_end_with_the_status_of_the_job() -> None:
     assert "hpc_es: rank " in done.stderr
 
 
+def test_a_rank_that_leaves_something_behind_does_not_end_the_others() -> None:
+    lines = """
+        if connect().rank == 1:
+            closing.close("simulator", lambda: time.sleep(100))
+        else:
+            atexit.register(time.sleep, 0.4)"""
+    program = PROGRAM.replace("ending.END_SECONDS", "ending.END_SECONDS = closing.CLOSE_SECONDS").format(lines=lines)
+    program = program.replace(
+        "from hpc_es.mpi import ending", "from hpc_es.core import closing; from hpc_es.mpi import ending"
+    )
+    done = mpiexec(3, script(program), 30)
+    assert done.status == 75 and not done.timed_out and "Killed" not in done.stderr + done.stdout, str(done)
+    assert "simulator: close() has not returned" in done.stderr
+
+
 def test_children_that_end_in_time_are_waited_for() -> None:
     lines = "multiprocessing.Process(target=time.sleep, args=(0.2,)).start()"
     done = python(script(PROGRAM.format(lines=lines)), 30)
