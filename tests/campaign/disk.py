@@ -7,9 +7,11 @@ import errno
 import os
 import random
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
+CLOSED_SECONDS = 10.0  # for the kernel to close the files of processes that were killed
 SIZE = "64m"  # more than five checkpoints of the largest case, cma_es of an LSTM, 6 MB each
 
 
@@ -47,7 +49,11 @@ class Disk:
     @contextlib.contextmanager
     def read_only(self) -> Iterator[None]:
         """Make the file system read-only within the block; no file may be open for writing."""
-        _must("-o", "remount,ro", str(self.directory))
+        limit = time.monotonic() + CLOSED_SECONDS
+        while not _mount("-o", "remount,ro", str(self.directory)):
+            if time.monotonic() > limit:
+                raise OSError(errno.EBUSY, f"a file on {self.directory} is open for writing")
+            time.sleep(0.05)
         try:
             yield
         finally:
