@@ -83,6 +83,7 @@ from hpc_es.core.data import (
 from hpc_es.core.errors import ConfigError, Failure, RunError, failure_from_error, failure_from_text
 from hpc_es.core.interfaces import (
     Algorithm,
+    AutomaticSizes,
     GradientAlgorithm,
     Needs,
     Offers,
@@ -91,6 +92,7 @@ from hpc_es.core.interfaces import (
     ProgramProblem,
     RecordingAlgorithm,
     RunContext,
+    SearchSize,
     Task,
     TrajectoryProblem,
     VectorProblem,
@@ -137,6 +139,8 @@ __all__ = [  # noqa: RUF022  (in the order of the groups above)
     "Offers",
     "Policy",
     "ProbesHiddenState",
+    "AutomaticSizes",
+    "SearchSize",
     "Problem",
     "ProgramProblem",
     "Pure",

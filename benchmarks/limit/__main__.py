@@ -123,7 +123,8 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--csv", type=Path, help="file for the rows")
     options = parser.parse_args(words)
     print(
-        "| path | work | ranks | bare loop, per s | job, per s | ratio (range) | target | evaluating | policy | waiting | update | messages |"
+        "| path | work | ranks | bare loop, per s | job, per s | ratio (range) | target "
+        "| evaluating | policy | waiting | update | messages |"
     )
     print("|---|---|---|---|---|---|---|---|---|---|---|---|", flush=True)
     rows = []

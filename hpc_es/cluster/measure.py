@@ -21,6 +21,7 @@ from hpc_es.training.chunk_sizes import Cut
 from hpc_es.training.chunking import USUAL, CutPlan
 from hpc_es.training.executors import SerialExecutor
 from hpc_es.training.generation import Generation, update_state
+from hpc_es.training.sizes import with_sizes
 
 
 @dataclass(frozen=True)
@@ -168,7 +169,7 @@ def measure(config: Config, seconds: float) -> MeasuredGeneration:
     """
     world = connect()
     decide_device(config, world)
-    searched = build_task(config)
+    config, searched, _ = with_sizes(config, build_task(config))
     try:
         return _measured(build_parts(config, world, searched), seconds)
     finally:

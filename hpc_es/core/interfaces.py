@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol, TypeAlias, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import numpy as np
 
@@ -288,6 +288,26 @@ class ProbesHiddenState(Protocol):
 
     def hidden_state_warning(self, seconds: float = PROBE_SECONDS) -> str | None:
         """Return a warning if evaluations depend on those before them, None if not; `seconds` limit the search."""
+        ...
+
+
+class SearchSize(NamedTuple):
+    """What the sizes follow from that a config leaves open."""
+
+    platform: Literal["cpu", "gpu"]  # that computes
+    jobs: int  # of a generation
+    parameters: int  # that a candidate has of its own, such as the factors of low-rank noise
+
+
+@runtime_checkable
+class AutomaticSizes(Protocol):
+    """Options of a task with sizes that may be `auto`; they are chosen once, at the start of a run.
+
+    Results may depend on them, but not on the number of ranks: so neither may they.
+    """
+
+    def automatic(self, search: SearchSize) -> Mapping[str, int]:
+        """Return numbers for the options that are `auto`, by name; {} if there are none."""
         ...
 
 

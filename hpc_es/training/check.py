@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 from pathlib import Path
 
@@ -43,6 +43,7 @@ from hpc_es.training.compatibility import (
     uses_tensorflow,
 )
 from hpc_es.training.init_from import apply_optimizer, mismatches
+from hpc_es.training.sizes import with_sizes
 
 LAYERS = 60  # parts of a parameter vector in its table
 COMPARISON_SECONDS = 20.0  # of episodes, in the search for hidden state
@@ -61,6 +62,9 @@ def check(config: Config, ranks: int | None = None, output: Path | None = None, 
     searched, source = preflight(config, directory, problems)
     if searched is None:
         raise ConfigError(problems)
+    numbers: Mapping[str, int] = {}
+    if not problems:
+        config, searched, numbers = with_sizes(config, searched, directory)
     task, policy, problem = searched
     with problems.collect():
         problem.check()
@@ -90,6 +94,9 @@ def check(config: Config, ranks: int | None = None, output: Path | None = None, 
     lines += [f"  {line}" for line in getattr(task, "check_lines", ())]
     lines += _noise_lines(config, problem, policy) if needs(config).noise else []
     lines.append(f"  chunks: {chunks(config, problem)}")
+    if numbers:
+        chosen = ", ".join(f"task.{name} {number}" for name, number in numbers.items())
+        lines.append(f"  auto: {chosen}, which the first start stores in config.yaml")
     idle = None
     if ranks is not None:
         group = max(1, ranks // config.repetition_groups)

@@ -37,6 +37,7 @@ from hpc_es.training.compatibility import require_gradient
 from hpc_es.training.failure import report_failure
 from hpc_es.training.generation import MetricsRow
 from hpc_es.training.loop import AfterTrainStep, Training
+from hpc_es.training.sizes import sized, with_sizes
 
 if TYPE_CHECKING:
     from hpc_es.training.profiler import Profiler
@@ -134,6 +135,8 @@ def with_recovery(world: World, run: Callable[[bool], ExitReason]) -> ExitReason
 class PreparedRun:
     """Task, run directory and initial state that rank 0 prepares before the other ranks start."""
 
+    config: Config  # with numbers in place of `auto`
+    sizes: Mapping[str, int]  # these numbers, by option of the task
     built: BuiltTask
     opened: OpenedRun
     source: State | None  # of `policy.init_from`, for a new run
@@ -151,9 +154,10 @@ def prepare_run(config: Config, request: RunRequest) -> PreparedRun:
         close(built.task.name, built.task.close)
     problems.raise_any()
     assert built is not None, "otherwise there are problems"
+    config, built, numbers = with_sizes(config, built, request.directory, request.repetition)
     info = built.problem.environment_info()
     opened = open_run(request.directory, config, request.resume, request.repetition, info)
-    return PreparedRun(built, opened, source)
+    return PreparedRun(config, numbers, built, opened, source)
 
 
 def start_run(world: World, signals: Signals, config: Config, request: RunRequest) -> Run:
@@ -161,14 +165,15 @@ def start_run(world: World, signals: Signals, config: Config, request: RunReques
 
     def message(prepared: PreparedRun | None) -> JsonObject:
         assert prepared is not None
-        return {"differences": stepping_differences, "directory": str(prepared.opened.directory.resolve())}
+        directory = str(prepared.opened.directory.resolve())
+        return {"differences": stepping_differences, "directory": directory, "sizes": dict(prepared.sizes)}
 
     keep_freed_memory()
     if world.rank == 0 and request.show_progress:
         announce_library()
     prepared, shared = on_rank_0(world, lambda: prepare_run(config, request), message)
     stepping_differences.update(shared["differences"])
-    directory = Path(shared["directory"])
+    directory, config = Path(shared["directory"]), sized(config, shared["sizes"])
     log: RankLog | None = None
     if config.report.rank_logs:
         from hpc_es.storage.status import now

@@ -60,6 +60,19 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run
 
 
+def test_automatic_sizes_are_chosen_once(tmp_path: Path) -> None:
+    auto = ("task.lanes=auto", "task.jobs_per_call=auto", "algorithm.population_size=64")
+    for name, overrides in (("auto", auto), ("given", (*auto[2:], "task.lanes=16", "task.jobs_per_call=16"))):
+        finished(2, tmp_path / name, *overrides, "stop={generations: 2}")
+    runs.assert_same(tmp_path / "auto", tmp_path / "given")
+    # A resumed run keeps the sizes of its config.yaml, whatever the rule says now.
+    overrides = [f"algorithm.population_size={64}", "task.lanes=8", "task.jobs_per_call=8"]
+    finished(1, tmp_path / "kept", *overrides, "stop={generations: 2}")
+    finished(1, tmp_path / "kept", *auto)
+    finished(1, tmp_path / "whole", *overrides)
+    runs.assert_same(tmp_path / "kept", tmp_path / "whole")
+
+
 @pytest.mark.parametrize(("ranks", "chunk_size"), [(2, 5), (3, 16)])
 def test_results_do_not_depend_on_ranks_and_chunk_size(
     reference: Path, tmp_path: Path, ranks: int, chunk_size: int

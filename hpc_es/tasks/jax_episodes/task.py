@@ -10,7 +10,7 @@ import contextlib
 import io
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -20,7 +20,7 @@ from hpc_es.config.options import Count, Natural, option, options
 from hpc_es.config.registry import source_hash
 from hpc_es.core.data import Box, Column, Float32, Jobs, Normaliser, Outcome, Poll, ProblemState, behaviour
 from hpc_es.core.errors import ConfigError, RunError, UserError
-from hpc_es.core.interfaces import Offers, RunContext, Searched
+from hpc_es.core.interfaces import Offers, RunContext, Searched, SearchSize
 from hpc_es.core.keys import Keys
 from hpc_es.core.policy import Batch, Policy, PurePolicy, ReferencePolicy
 from hpc_es.core.population import (
@@ -162,7 +162,8 @@ class CompiledTrajectories(PolicyTrajectories):
     """Training segments and evaluations of a policy in compiled calls."""
 
     def __init__(self, task: JaxEpisodes, policy: Policy) -> None:
-        o, acting = task.options, task.compiled(policy)
+        o: Any = task.options
+        acting = task.compiled(policy)
         refuse_normalization(o.observation_normalization)
         if o.behaviour is not None:
             text = "describes episodes for novelty search, which algorithms that differentiate trajectories do not use"
@@ -189,6 +190,10 @@ class CompiledTrajectories(PolicyTrajectories):
 
 
 OFFERS = Offers(problems=("vectors", "trajectories"), policy=True, compiled=True)
+LANES, JOBS_PER_CALL = 16, 64
+# Of `auto`. On a CPU the parameters of all lanes stay in its cache, and a population is some calls.
+CPU_LANES, CPU_LANE_BYTES, CPU_JOBS, CALLS = (16, 64), 1 << 20, (16, 256), 4
+GPU_LANES, GPU_JOBS = 4096, 8192
 LIBRARIES = ("gymnax", "brax", "playground", "jumanji", "craftax")
 
 
@@ -222,9 +227,15 @@ class Options:
     )
     max_episode_steps: Count | None = option("time limit of an episode in steps; null: that of the environment", None)
     episodes_per_job: Count = option("number of episodes per job; the return of a job is their mean", 1)
-    lanes: Count = option("number of episodes that are stepped side by side; results depend on it", 16)
-    jobs_per_call: Count = option(
-        "number of jobs per compiled call, in place of mpi.chunk_size; results depend on it", 64
+    lanes: Literal["auto"] | Count = option(
+        "number of episodes that are stepped side by side; auto: chosen at the first start (docs/guides/compiled.md). "
+        "Results depend on it",
+        LANES,
+    )
+    jobs_per_call: Literal["auto"] | Count = option(
+        "number of jobs per compiled call, in place of mpi.chunk_size; auto: chosen at the first start. Results depend "
+        "on it",
+        JOBS_PER_CALL,
     )
     segment_steps: Count = option("number of steps after which a call can be interrupted", 1000, may_change=True)
     platform: Kind | None = option("cpu or gpu, in place of device; null: as device", None, may_change=True)
@@ -247,10 +258,37 @@ class Options:
 
     def warnings(self) -> Iterator[tuple[str, str]]:
         """Yield (key, text) for each option that has no effect."""
+        if self.lanes == "auto" or self.jobs_per_call == "auto":
+            return
         plays = self.jobs_per_call * self.episodes_per_job
         if plays < self.lanes:
             text = f"is {self.lanes}, but a call has {plays} episodes: the other lanes are unused"
             yield "lanes", f"{text} (try jobs_per_call: {-(-4 * self.lanes // self.episodes_per_job)})"
+
+    def automatic(self, search: SearchSize) -> Mapping[str, int]:
+        """Return lanes and jobs per call where they are `auto`, by the rule in docs/guides/compiled.md."""
+        has_gpu = (self.platform or search.platform) == "gpu"
+        if self.jobs_per_call != "auto":
+            jobs = self.jobs_per_call
+        else:
+            jobs = min(search.jobs, GPU_JOBS) if has_gpu else _power_of_two(search.jobs // CALLS, CPU_JOBS)
+        plays = jobs * self.episodes_per_job
+        in_cache = CPU_LANE_BYTES // (4 * search.parameters)
+        lanes = GPU_LANES if has_gpu else _power_of_two(min(in_cache, plays // CALLS), CPU_LANES)
+        chosen = {"lanes": min(lanes, plays), "jobs_per_call": jobs}
+        return {name: number for name, number in chosen.items() if getattr(self, name) == "auto"}
+
+    def with_defaults(self) -> Options:
+        """Return the options with the defaults in place of `auto`, for what precedes a search."""
+        lanes = LANES if self.lanes == "auto" else self.lanes
+        jobs = JOBS_PER_CALL if self.jobs_per_call == "auto" else self.jobs_per_call
+        return replace(self, lanes=lanes, jobs_per_call=jobs)
+
+
+def _power_of_two(number: int, limits: tuple[int, int]) -> int:
+    """Return the largest power of two up to a number, within limits."""
+    lowest, highest = limits
+    return int(min(max(1 << max(number, 1).bit_length() - 1, lowest), highest))
 
 
 class JaxEpisodes:
@@ -260,6 +298,7 @@ class JaxEpisodes:
         configured_jax(options.platform)
         from hpc_es.tasks.jax_episodes.environments import make, traced
 
+        options = options.with_defaults()
         self.options, self.name = options, options.env_id
         self.episodes_per_job = options.episodes_per_job
         with quiet_stderr(), contextlib.redirect_stdout(io.StringIO()):  # hide the output of imported libraries
@@ -314,7 +353,7 @@ class JaxEpisodes:
         """Return the call of a policy, which is compiled on its first use; `samples`: whether it samples actions."""
         from hpc_es.tasks.jax_episodes.program import CompiledCall
 
-        o = self.options
+        o: Any = self.options  # which has numbers in place of `auto`
         is_noisy = bool(policy.action_noise_std) and isinstance(self.spaces.actions, Box)
         sizes = o.lanes, o.jobs_per_call, o.episodes_per_job, policy.layout.size
         form = CallShape(*sizes, self.time_limit, is_normalised, is_noisy, samples)

@@ -1,0 +1,64 @@
+"""Sizes that a config leaves open (`auto`): chosen at the first start of a run, and stored in its config.yaml."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from hpc_es.config.schema import Config
+from hpc_es.core.closing import close
+from hpc_es.core.interfaces import AutomaticSizes, SearchSize
+from hpc_es.devices.decision import current_decision
+from hpc_es.training.build import BuiltTask, build_task
+from hpc_es.training.chunking import jobs_of_generation
+from hpc_es.training.compatibility import factorisation_of, needs
+
+
+def with_sizes(
+    config: Config, built: BuiltTask, directory: Path | None = None, repetition: int = 0
+) -> tuple[Config, BuiltTask, Mapping[str, int]]:
+    """Return config and task with numbers in place of `auto`, and these numbers by option of the task.
+
+    Args:
+        config: a valid config.
+        built: its task, which is built again if there are such options.
+        directory: that of the run; one that was started keeps its numbers.
+        repetition: number of the run's repetition.
+    """
+    numbers = sizes(config, built, directory)
+    if not numbers:
+        return config, built, {}
+    close(built.task.name, built.task.close)
+    config = sized(config, numbers)
+    return config, build_task(config, repetition), numbers
+
+
+def sized(config: Config, numbers: Mapping[str, int]) -> Config:
+    """Return the config with these options of its task."""
+    return replace(config, task=replace(config.task, **numbers)) if numbers else config
+
+
+def sizes(config: Config, built: BuiltTask, directory: Path | None = None) -> Mapping[str, int]:
+    """Return numbers for the options of the task that are `auto`, by name; {} if there are none."""
+    options: object = config.task
+    if not isinstance(options, AutomaticSizes) or not options.automatic(SearchSize("cpu", 1, 1)):
+        return {}
+    decision, layout = current_decision(), built.policy.layout if built.policy is not None else None
+    parameters = layout.size if layout is not None else 1
+    if layout is not None and needs(config).noise and (factorisation := factorisation_of(config, layout)):
+        parameters = factorisation.compact.size
+    platform = "cpu" if decision is None else decision.kind
+    chosen = options.automatic(SearchSize(platform, jobs_of_generation(config, built.problem), parameters))
+    before = _stored(directory, config.task.kind) if directory is not None else {}
+    return {name: before.get(name, number) for name, number in chosen.items()}
+
+
+def _stored(directory: Path, kind: str) -> Mapping[str, int]:
+    """Return the numbers in the section `task` of a run's config.yaml, if its task is of this kind."""
+    from hpc_es.storage.answers import read_config
+
+    task = read_config(directory).get("task")
+    if not isinstance(task, Mapping) or task.get("kind") != kind:
+        return {}
+    return {name: value for name, value in task.items() if type(value) is int}
