@@ -67,19 +67,22 @@ class EvaluationJournal:
         content = f"{job} {seed} {self._identity} ".encode() + vector.astype("<f8").tobytes()
         return hashlib.sha256(content).hexdigest()
 
-    def recorded(self, generation: int, keys: Sequence[str]) -> list[EvaluationResult] | None:
-        """Return the recorded results of these jobs, or None if one of them is missing."""
+    def recorded(self, generation: int, keys: Callable[[], Sequence[str]]) -> list[EvaluationResult] | None:
+        """Return the recorded results of these jobs, or None if one of them is missing.
+
+        `keys` is called only if there are records, as hashes take longer than cheap evaluations.
+        """
         if not self._entries:
             return None
-        results = [self._entries.get((generation, key)) for key in keys]
+        results = [self._entries.get((generation, key)) for key in keys()]
         return [result for result in results if result is not None] if None not in results else None
 
-    def add(self, generation: int, keys: Sequence[str], results: Sequence[EvaluationResult]) -> None:
+    def add(self, generation: int, keys: Callable[[], Sequence[str]], results: Sequence[EvaluationResult]) -> None:
         """Append the results of a chunk, unless its evaluations are cheap; RunError if writing fails."""
         slowest = max(result.seconds for result in results)
         if self._folder is None or (self._mode == "auto" and slowest < EXPENSIVE_SECONDS):
             return
-        pairs = zip(keys, results, strict=True)
+        pairs = zip(keys(), results, strict=True)
         lines = [_format_entry(generation, key, result) for key, result in pairs if self._is_recorded(result)]
         try:
             file = self._open_file(self._folder, generation)

@@ -245,8 +245,11 @@ class ObjectiveProblem(ProblemDefaults):
         seeds = Seeds(partial(self._seed, jobs), jobs.groups)
         if not self._journal.is_open:
             return self._evaluate_with_retries(vectors, seeds, poll)
-        numbered = zip(jobs.numbers, vectors, seeds, strict=True)
-        keys = [self._journal.key(f"{jobs.purpose} {number}", x, seed) for number, x, seed in numbered]
+
+        def keys() -> list[str]:
+            numbered = zip(jobs.numbers, vectors, seeds, strict=True)
+            return [self._journal.key(f"{jobs.purpose} {number}", x, seed) for number, x, seed in numbered]
+
         recorded = self._journal.recorded(jobs.generation, keys)
         if recorded is not None:
             return recorded

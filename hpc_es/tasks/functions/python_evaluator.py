@@ -201,9 +201,10 @@ class PythonEvaluator:
             for x, seed in zip(vectors, all_seeds, strict=True):
                 watch.restart(0)
                 value, failure, seconds = self._try_call(x, seed, seed, self._read, call)
-                results.append(
-                    EvaluationResult(math.nan, failure, seconds) if value is None else value._replace(seconds=seconds)
-                )
+                if value is None:
+                    results.append(EvaluationResult(math.nan, failure, seconds))
+                else:
+                    results.append(EvaluationResult(value.value, value.failure, seconds, value.constraints))
                 with contextlib.suppress(GenerationClosed):  # this job is done
                     poll()  # the timer polls every 10 ms only, which is longer than some chunks take
             return results

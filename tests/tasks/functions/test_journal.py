@@ -28,12 +28,12 @@ def files(run: Path) -> list[Path]:
 
 def test_restart_reads_finished_evaluations(tmp_path: Path) -> None:
     keys = [opened(tmp_path).key(str(job), X, 5) for job in (0, 1)]
-    opened(tmp_path).add(7, keys, SLOW)
+    opened(tmp_path).add(7, lambda: keys, SLOW)
     after = opened(tmp_path)
-    (good, bad) = after.recorded(7, keys) or []
+    (good, bad) = after.recorded(7, lambda: keys) or []
     assert good.value == 1 / 3 and good.failure is None
     assert math.isnan(bad.value) and bad.failure == Failure("late", "time")
-    assert after.recorded(8, keys) is None and after.recorded(7, [*keys, "another"]) is None
+    assert after.recorded(8, lambda: keys) is None and after.recorded(7, lambda: [*keys, "another"]) is None
 
 
 @pytest.mark.parametrize("writes", [True, False])
@@ -42,15 +42,15 @@ def test_failures_are_evaluated_again_if_they_end_the_run(writes: bool, tmp_path
     writer, reader = EvaluationJournal(True, "", writes), EvaluationJournal(True, "", False)
     for journal in (writer, reader):
         journal.open(tmp_path, lambda make: make())
-        journal.add(7, ["good", "bad"], SLOW) if journal is writer else None
-    assert reader.recorded(7, ["good"]) == [EvaluationResult(1 / 3)]
-    assert reader.recorded(7, ["bad"]) is None
+        journal.add(7, lambda: ["good", "bad"], SLOW) if journal is writer else None
+    assert reader.recorded(7, lambda: ["good"]) == [EvaluationResult(1 / 3)]
+    assert reader.recorded(7, lambda: ["bad"]) is None
 
 
 def test_constraint_values_are_recorded_exactly(tmp_path: Path) -> None:
     result = EvaluationResult(1 / 3, None, 2.0, (0.1, -1 / 7))
-    opened(tmp_path).add(7, ["a"], [result])
-    assert opened(tmp_path).recorded(7, ["a"]) == [result._replace(seconds=0.0)]
+    opened(tmp_path).add(7, lambda: ["a"], [result])
+    assert opened(tmp_path).recorded(7, lambda: ["a"]) == [result._replace(seconds=0.0)]
 
 
 def test_entries_of_another_job_vector_seed_or_source_are_ignored(tmp_path: Path) -> None:
@@ -68,40 +68,40 @@ def test_entries_of_another_job_vector_seed_or_source_are_ignored(tmp_path: Path
 
 @pytest.mark.parametrize(("mode", "seconds", "written"), [("auto", 0.02, 1), ("auto", 0.001, 0), (True, 0, 1)])
 def test_cheap_evaluations_are_not_recorded(mode: Mode, seconds: float, written: int, tmp_path: Path) -> None:
-    opened(tmp_path, mode).add(0, ["a"], [EvaluationResult(1.0, None, seconds)])
+    opened(tmp_path, mode).add(0, lambda: ["a"], [EvaluationResult(1.0, None, seconds)])
     assert len(files(tmp_path)) == written
 
 
 def test_disabled_journal_neither_writes_nor_reads(tmp_path: Path) -> None:
-    opened(tmp_path).add(0, ["a"], SLOW[:1])
+    opened(tmp_path).add(0, lambda: ["a"], SLOW[:1])
     journal = opened(tmp_path, False)
-    journal.add(0, ["b"], SLOW[:1])
-    assert journal.recorded(0, ["a"]) is None and len(files(tmp_path)[0].read_bytes().splitlines()) == 1
+    journal.add(0, lambda: ["b"], SLOW[:1])
+    assert journal.recorded(0, lambda: ["a"]) is None and len(files(tmp_path)[0].read_bytes().splitlines()) == 1
 
 
 def test_incomplete_or_damaged_lines_are_ignored(tmp_path: Path) -> None:
-    opened(tmp_path).add(0, ["a", "b"], SLOW)
+    opened(tmp_path).add(0, lambda: ["a", "b"], SLOW)
     (file,) = files(tmp_path)
     file.write_bytes(b'{"generation": 0}\nnonsense\n' + file.read_bytes()[:-5])
     after = opened(tmp_path)
-    assert after.recorded(0, ["a"]) is not None and after.recorded(0, ["b"]) is None
+    assert after.recorded(0, lambda: ["a"]) is not None and after.recorded(0, lambda: ["b"]) is None
 
 
 def test_incomplete_line_does_not_affect_the_next_file(tmp_path: Path) -> None:
     for key in ("a", "b"):
-        opened(tmp_path).add(0, [key], SLOW[:1])
+        opened(tmp_path).add(0, lambda key=key: [key], SLOW[:1])
         (file,) = files(tmp_path) if key == "a" else files(tmp_path)[1:]
         file.rename(file.with_name(f"generation_000000000_{key}.jsonl"))
     first = files(tmp_path)[0]
     first.write_bytes(first.read_bytes()[:-5])
     after = opened(tmp_path)
-    assert after.recorded(0, ["a"]) is None and after.recorded(0, ["b"]) is not None
+    assert after.recorded(0, lambda: ["a"]) is None and after.recorded(0, lambda: ["b"]) is not None
 
 
 def test_files_of_generations_in_a_checkpoint_are_removed(tmp_path: Path) -> None:
     journal = opened(tmp_path)
     for generation in (3, 4, 5):
-        journal.add(generation, ["a"], SLOW[:1])
+        journal.add(generation, lambda: ["a"], SLOW[:1])
     remove_finished(tmp_path, 5)
     assert [path.name[:20] for path in files(tmp_path)] == ["generation_000000005"]
 
@@ -109,4 +109,4 @@ def test_files_of_generations_in_a_checkpoint_are_removed(tmp_path: Path) -> Non
 def test_full_disk_is_reported(tmp_path: Path) -> None:
     (tmp_path / FOLDER).write_text("")
     with pytest.raises(RunError, match="could not be written"):
-        opened(tmp_path).add(0, ["a"], SLOW[:1])
+        opened(tmp_path).add(0, lambda: ["a"], SLOW[:1])
