@@ -181,7 +181,7 @@ def gymnax(environment: str, jobs: int, block: int, hidden: int, steps: int, res
             own = jax.random.fold_in(key, number)
             action = act(parts, observation)
             advance = env.step if resets else env.step_env
-            observation, state, reward, _, _ = advance(own, state, action, settings)
+            observation, state, reward = advance(own, state, action, settings)[:3]
             return (observation, state, total + reward), None
 
         (_, _, total), _ = jax.lax.scan(step, (observation, state, jnp.float32(0)), jnp.arange(steps))

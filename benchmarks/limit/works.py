@@ -83,8 +83,12 @@ def models() -> Iterator[Work]:
     """Yield models."""
     for name, model, target in (("10^4 parameters", "small_model", 0.8), ("10^6 parameters", "large_model", 0.9)):
         path = f"{PARTS}:{model}"
-        job = config({"kind": "model", "model": path}, 64, noise={"kind": "table", "table_size": 5_000_000})
-        yield Work("model", name, "model", {"name": path}, job, EVALUATIONS, target, (16, 64))
+        job = config(
+            {"kind": "model", "model": path, "jobs_per_call": "auto"},
+            64,
+            noise={"kind": "table", "table_size": 5_000_000},
+        )
+        yield Work("model", name, "model", {"name": path}, job, EVALUATIONS, target, (8, 64))
 
 
 def atari() -> Iterator[Work]:

@@ -44,7 +44,8 @@ def sizes(config: Config, built: BuiltTask, directory: Path | None = None) -> Ma
     options: object = config.task
     if not isinstance(options, AutomaticSizes) or not options.automatic(SearchSize("cpu", 1, 1)):
         return {}
-    decision, layout = current_decision(), built.policy.layout if built.policy is not None else None
+    decision = current_decision()
+    layout = built.policy.layout if built.policy is not None else getattr(built.problem, "layout", None)
     parameters = layout.size if layout is not None else 1
     if layout is not None and needs(config).noise and (factorisation := factorisation_of(config, layout)):
         parameters = factorisation.compact.size

@@ -9,6 +9,7 @@ import pytest
 
 from hpc_es.core.interfaces import AutomaticSizes, SearchSize
 from hpc_es.tasks.jax_episodes.task import Options
+from hpc_es.tasks.model import task as model
 from hpc_es.training.sizes import _stored
 
 SMALL, LARGE = 4_481, 133_000  # parameters: 58 and 1 of them fit into a mebibyte
@@ -38,6 +39,25 @@ def test_lanes_and_jobs_per_call_follow_from_the_search(
     assert isinstance(options, AutomaticSizes)
     expected = {"lanes": lanes, "jobs_per_call": jobs}
     assert options.automatic(SearchSize(*search)) == {name: value for name, value in expected.items() if value}
+
+
+@pytest.mark.parametrize(
+    ("search", "jobs"),
+    [
+        (("cpu", 64, 10_200), 64),
+        (("cpu", 1000, 10_200), 64),
+        (("cpu", 64, 1_002_000), 8),  # 32 MiB are 8.4 candidates
+        (("cpu", 64, 10**9), 1),
+        (("cpu", 6, 10), 4),
+        (("gpu", 4096, 1_002_000), 256),
+        (("gpu", 4096, 10), 1024),
+    ],
+)
+def test_candidates_of_a_call_of_a_model_follow_from_their_size(search: tuple[Any, int, int], jobs: int) -> None:
+    options = model.Options(model="my_model:make", jobs_per_call="auto")
+    assert isinstance(options, AutomaticSizes)
+    assert options.automatic(SearchSize(*search)) == {"jobs_per_call": jobs}
+    assert model.Options(model="my_model:make").automatic(SearchSize(*search)) == {}
 
 
 def test_numbers_stay_as_they_are() -> None:

@@ -42,7 +42,7 @@ from hpc_es.core.data import (
     row_dtype,
 )
 from hpc_es.core.errors import ConfigError, EvaluationError, Failure, RunError, failure_from_error, failure_from_text
-from hpc_es.core.interfaces import Offers, RunContext, Searched
+from hpc_es.core.interfaces import Offers, RunContext, Searched, SearchSize
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.core.policy import Policy, Tree
 from hpc_es.core.population import Factorisation, Perturbed, Population, candidate_parts
@@ -59,6 +59,11 @@ KEY = "task.model"
 CHECKED_SEEDS = (0, 1, 2)  # of batches that --check compares
 ANNOUNCED_SECONDS = 10.0  # after which --check says what it is waiting for
 
+JOBS_PER_CALL = 16
+# Of `auto`: the numbers of a call's candidates, which a CPU keeps in its last cache, and candidates.
+CPU_BYTES, CPU_JOBS = 32 << 20, 64
+GPU_BYTES, GPU_JOBS = 1 << 30, 1024
+
 OFFERS = Offers(problems=("vectors",), compiled=True, info=True, measures_centre=True)
 
 
@@ -69,8 +74,10 @@ class Options:
     kind: Literal["model"] = option("name of the task", "model")
     model: str = option("'my_model:make', a function that returns a model: its parameters, score and batches")
     model_kwargs: ConfigData = option("keywords of the function", default_factory=dict)
-    jobs_per_call: Count = option(
-        "number of candidates per compiled call, in place of mpi.chunk_size; results depend on it", 16
+    jobs_per_call: Literal["auto"] | Count = option(
+        "number of candidates per compiled call, in place of mpi.chunk_size; auto: chosen at the first start "
+        "(docs/guides/models.md). Results depend on it",
+        JOBS_PER_CALL,
     )
     batches: Literal["generation", "pair"] = option(
         "batches of a generation: one for all candidates, or one for each antithetic pair", "generation"
@@ -85,6 +92,14 @@ class Options:
         "whether compiled code is cached in the run directory, for other ranks and resumed runs", True, may_change=True
     )
 
+    def automatic(self, search: SearchSize) -> Mapping[str, int]:
+        """Return the jobs per call if they are `auto`, by the rule in docs/guides/models.md."""
+        if self.jobs_per_call != "auto":
+            return {}
+        bytes_, most = (GPU_BYTES, GPU_JOBS) if search.platform == "gpu" else (CPU_BYTES, CPU_JOBS)
+        fitting = max(1, min(bytes_ // (4 * search.parameters), search.jobs, most))
+        return {"jobs_per_call": 1 << fitting.bit_length() - 1}
+
 
 class ModelTask:
     """The task. It keeps the model and its compiled calls."""
@@ -94,6 +109,8 @@ class ModelTask:
     def __init__(self, options: Options, metrics: Sequence[str] = ()) -> None:
         """Raise ConfigError if the function fails, or returns no model; `metrics` are numbers that `score` returns."""
         self.options, self.name = options, options.model
+        # `auto` precedes a search, which knows the number.
+        self.jobs_per_call = JOBS_PER_CALL if options.jobs_per_call == "auto" else options.jobs_per_call
         self.model = self.created(metrics)
         self._calls: dict[tuple[Source, bool], ScoreCall] = {}
         self.factorisation: Factorisation | None = None  # of candidates that are evaluated from low-rank factors
@@ -133,7 +150,7 @@ class ModelTask:
         from hpc_es.tasks.model.jax_model import ScoreCall
 
         if (source, is_stacked) not in self._calls:
-            jobs = self.options.jobs_per_call if is_stacked else None
+            jobs = self.jobs_per_call if is_stacked else None
             factorisation = self.factorisation if is_stacked else None
             call = ScoreCall(self.model, source, jobs, is_stacked and self.options.batches == "pair", factorisation)
             self._calls[source, is_stacked] = call
@@ -155,7 +172,7 @@ class ModelTask:
             f"model {self.name}: {model.layout.size:,} parameters in {len(model.layout.shapes)} arrays",
             f"batches {tree_text(model.shapes('batch'))}"
             + (f", validation {tree_text(model.shapes(evaluation))}" if evaluation == "validation" else ""),
-            f"a call of {self.options.jobs_per_call} candidates: {bytes_text(call.total_bytes())}",
+            f"a call of {self.jobs_per_call} candidates: {bytes_text(call.total_bytes())}",
         ]
         constants = [path for path, _ in model.parameters.constants if "seed_generator" not in path]
         return [*lines, f"constants, not searched: {', '.join(constants)}"] if constants else lines
@@ -194,7 +211,7 @@ class ModelProblem(VectorProblemDefaults):
 
     def __init__(self, task: ModelTask, keys: Keys) -> None:
         self._task, self._keys, self.layout = task, keys, task.model.layout
-        self.chunk_size = task.options.jobs_per_call
+        self.chunk_size = task.jobs_per_call
         self.columns = (info_numbers(len(task.model.metrics)),) if task.model.metrics else ()
         self.evaluation_episodes = 1 if task.model.has_fixed_validation else None
         self._cached: tuple[tuple[Source, int], Tree] | None = None  # the last batch, with its source and seed
@@ -247,7 +264,7 @@ class ModelProblem(VectorProblemDefaults):
 
     def _score_together(self, population: Population, jobs: Jobs, poll: Poll) -> Scores:
         """Return the results of jobs of training, in calls of `jobs_per_call`."""
-        size = self._task.options.jobs_per_call
+        size = self._task.jobs_per_call
         if self._task.options.batches == "generation":
             try:
                 self._data("batch", self._seed(jobs, 0))
@@ -270,7 +287,7 @@ class ModelProblem(VectorProblemDefaults):
         """Return the results of these jobs in one call; EvaluationError if it fails, or a batch does."""
         from hpc_es.tasks.model.jax_model import candidates_on_device, on_device, stacked_batches
 
-        call, size, taken = self._task.training_call(), self._task.options.jobs_per_call, slice(rows.start, rows.stop)
+        call, size, taken = self._task.training_call(), self._task.jobs_per_call, slice(rows.start, rows.stop)
         if self._task.options.batches == "pair":
             seeds = [self._seed(jobs, group) for group in jobs.groups[taken]]
             drawn = {seed: self._task.model.data("batch", seed) for seed in dict.fromkeys(seeds)}
@@ -349,7 +366,7 @@ class ModelProblem(VectorProblemDefaults):
     def environment_info(self) -> Mapping[str, Json]:
         """Return the device, XLA's flags and the number of candidates per call, on which results depend."""
         return {
-            "compiled_for": {**jax_setup.compilation_info(), "jobs_per_call": self._task.options.jobs_per_call},
+            "compiled_for": {**jax_setup.compilation_info(), "jobs_per_call": self._task.jobs_per_call},
         }
 
     def check(self) -> None:
