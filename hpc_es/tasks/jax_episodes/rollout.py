@@ -159,21 +159,54 @@ def segment(
         enough = (jnp.sum(waiting) * WAITING >= form.lanes) & (carry.next < inputs.count)
         return jnp.any(live) & ~enough & (carry.steps < last)
 
-    def refill_and_step(carry: Carry) -> Carry:
-        carry = refill(env, pure, form, carry, inputs)
-        # Parameters are not a part of the carry, which is copied at the start and the end of a call.
-        job = jnp.minimum(carry.lanes.play, form.plays - 1) // form.episodes
-        parameters = jax.vmap(lambda job: pure.parameters(inputs.theta[job]))(job)
+    def refill_and_step(state: tuple[Carry, Tree]) -> tuple[Carry, Tree]:
+        before, parameters = state
+        carry = refill(env, pure, form, before, inputs)
+        play = carry.lanes.play
+        is_new = (play != before.lanes.play) & (play < form.plays)
+        parameters = loaded(pure, form, parameters, inputs, play, is_new)
 
         def step(carry: Carry) -> Carry:
             one_step = partial(step_lane, env, pure, form, inputs)
             return carry._replace(lanes=jax.vmap(one_step)(carry.lanes, parameters), steps=carry.steps + 1)
 
-        after: Carry = jax.lax.while_loop(may_step, step, carry)
-        return after
+        return jax.lax.while_loop(may_step, step, carry), parameters
 
-    carry = jax.lax.while_loop(lambda carry: has_plays(carry) & (carry.steps < last), refill_and_step, carry)
+    def may_go_on(state: tuple[Carry, Tree]) -> JaxArray:
+        carry, _ = state
+        return has_plays(carry) & (carry.steps < last)
+
+    # Parameters are not a part of the carry, which is copied at the start and the end of a call.
+    shapes = jax.eval_shape(pure.parameters, jax.ShapeDtypeStruct((form.params,), jnp.float32))
+    none = jax.tree.map(lambda leaf: jnp.zeros((form.lanes, *leaf.shape), leaf.dtype), shapes)
+    parameters = loaded(pure, form, none, inputs, carry.lanes.play, carry.lanes.play < form.plays)
+    carry, _ = jax.lax.while_loop(may_go_on, refill_and_step, (carry, parameters))
     return carry, has_plays(carry)
+
+
+def loaded(
+    pure: Pure, form: CallShape, parameters: Tree, inputs: CallInputs, play: JaxArray, changed: JaxArray
+) -> Tree:
+    """Return the parameters of all lanes, with those of the lanes `changed`, bool[lanes], read for their plays.
+
+    On a CPU they are read in turn: few of many lanes change at a time, and XLA's gather is slow there.
+    """
+    job = jnp.minimum(play, form.plays - 1) // form.episodes
+    if jax.default_backend() != "cpu":
+        of_job: Tree = jax.vmap(lambda job: pure.parameters(inputs.theta[job]))(job)
+        return of_job
+    lanes = jnp.argsort(~changed)  # those that changed first
+
+    def read(number: JaxArray, parameters: Tree) -> Tree:
+        lane = lanes[number]
+        own = pure.parameters(jax.lax.dynamic_index_in_dim(inputs.theta, job[lane], keepdims=False))
+        updated: Tree = jax.tree.map(
+            lambda all, one: jax.lax.dynamic_update_index_in_dim(all, one, lane, 0), parameters, own
+        )
+        return updated
+
+    result: Tree = jax.lax.fori_loop(0, jnp.sum(changed, dtype=jnp.int32), read, parameters)
+    return result
 
 
 def step_lane(env: Traced, pure: Pure, form: CallShape, inputs: CallInputs, lane: Lane, parameters: Tree) -> Lane:

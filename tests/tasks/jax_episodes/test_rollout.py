@@ -15,7 +15,7 @@ from hpc_es.core.policy import DIVERGED
 from hpc_es.core.population import Factorisation, LowRank
 from hpc_es.tasks.jax_episodes import task as tasks
 from hpc_es.tasks.observation_statistics import Deviations, Moments
-from tests.helpers.jax_playing import CONSTANT, constant, in_segments, parts, plainly, played
+from tests.helpers.jax_playing import CONSTANT, constant, created, in_segments, parts, plainly, played
 from tests.helpers.jax_walk import lengths
 
 SEEDS = np.random.default_rng(5).integers(2**31, size=24)
@@ -325,3 +325,16 @@ def test_low_rank_candidates_play_as_formed_ones_in_any_lane(name: str) -> None:
     order = np.random.default_rng(2).permutation(24)
     turned = LowRank(factorisation, theta, numbers, rows[order], scales[order])
     assert played((task, policy), turned, SEEDS[order]).rows.tobytes() == result[order].tobytes()
+
+
+def test_parameters_read_lane_by_lane_are_those_of_a_gather(monkeypatch: pytest.MonkeyPatch) -> None:
+    from hpc_es.tasks.jax_episodes import rollout
+
+    rng = np.random.default_rng(0)
+    thetas, seeds = rng.normal(0, 1, (20, 3)), np.arange(20)
+    here = played(parts(lanes=3, jobs_per_call=20), thetas, seeds)
+    created.cache_clear()  # compiled calls
+    monkeypatch.setattr(rollout.jax, "default_backend", lambda: "tpu")  # neither this CPU nor a GPU
+    there = played(parts(lanes=3, jobs_per_call=20), thetas, seeds)
+    created.cache_clear()
+    assert here.rows.tobytes() == there.rows.tobytes() and len(set(here.rows["length"])) > 3
