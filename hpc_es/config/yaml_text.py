@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import re
 from collections.abc import Hashable, Iterable
 from pathlib import Path
@@ -68,6 +67,7 @@ Dumper.add_representer(list, Dumper.represent_flat)
 
 Lines: TypeAlias = dict[str, list[int]]  # numbers of the lines in which a key stands, by its full name
 NO_LINES: Lines = {}
+MOST_VALUES = 100_000  # of a text with aliases, which may expand some hundred bytes to any number
 DEEPEST = 4  # level of keys whose lines are looked up
 
 
@@ -166,7 +166,8 @@ def parse(text: str) -> Json:
     """Return the value of a YAML text; raise ValueError with line and column of a mistake."""
     try:
         data: Json = Loader(text).get_single_data()
-        json.dumps(data)  # fails for an alias to itself, the only thing left that is not JSON
+        if (count := _values(data, {})) > max(MOST_VALUES, len(text)):
+            raise ValueError(f"aliases expand it to {count:,} values: write out what it needs")
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
@@ -176,6 +177,23 @@ def parse(text: str) -> Json:
     except RecursionError:
         raise ValueError("nested too deeply") from None
     return data
+
+
+def _values(data: Json, counts: dict[int, int]) -> int:
+    """Return the number of values in data, in which what aliases share counts each time.
+
+    `counts` are those of the lists and mappings that were seen, by id; -1 of those that contain this one.
+    """
+    if not isinstance(data, list | dict):
+        return 1
+    count = counts.get(id(data), 0)
+    if count < 0:
+        raise ValueError("an alias refers to itself")
+    if not count:
+        counts[id(data)] = -1
+        items = data if isinstance(data, list) else data.values()
+        count = counts[id(data)] = 1 + sum(_values(item, counts) for item in items)
+    return count
 
 
 def override(data: ConfigData, overrides: Iterable[str]) -> ConfigData:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Protocol, TypeVar
 
-from hpc_es.core.errors import Interruption, require_users
+from hpc_es.core.errors import Interruption, message_of, require_users
 from hpc_es.core.handlers import Handlers
 from hpc_es.core.machine import in_main_thread
 from hpc_es.core.quiet import is_first
@@ -87,7 +87,7 @@ def _problems_as_messages(name: str) -> Iterator[None]:
         yield
     except BaseException as error:
         require_users(error)
-        text = f"hpc_es: {name}: close() raised {type(error).__name__}: {error}\n"
+        text = f"hpc_es: {name}: close() raised {type(error).__name__}: {message_of(error)}\n"
         if is_first(text):  # of all environments of this rank
             say_error(text)
 

@@ -182,19 +182,37 @@ def failure_from_error(error: BaseException, position: int = 0) -> Failure:
         return dataclasses.replace(called, position=position)
     name, location = _type_name(error), location_of(error)
     text = error_text(error)
-    details = "".join(traceback.format_exception(error)) if location else ""
+    details = printable("".join(traceback.format_exception(error))) if location else ""
     kind = f"{name} at {location}" if location else kind_of(text)
     return Failure(one_line(text), kind, shortened(details), position)
 
 
 def error_text(error: BaseException) -> str:
     """Return type, text and location of an exception; of an AssertionError without a text the failing line, too."""
-    name, text, location = _type_name(error), str(error), location_of(error)
+    name, text, location = _type_name(error), message_of(error), location_of(error)
     if isinstance(error, AssertionError) and not text.strip() and location:
         frame, number = _place(error)
         line = linecache.getline(frame.f_code.co_filename, number).strip()
         location += f": {line}" if line else ""
     return (f"{name}: {text}" if text.strip() else name) + (f" ({location})" if location else "")
+
+
+def message_of(error: BaseException) -> str:
+    """Return `str(error)` as text that every file and terminal accepts.
+
+    It may have characters that are no text (lone surrogates, as in names of files that are not UTF-8),
+    and an exception of the user may fail to print itself.
+    """
+    try:
+        text = str(error)
+    except Exception as reason:
+        return f"its text cannot be printed: {type(reason).__name__}"
+    return printable(text)
+
+
+def printable(text: str) -> str:
+    """Return the text with lone surrogates as escape sequences."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def failure_from_text(text: str, position: int = 0) -> Failure:
