@@ -110,17 +110,19 @@ CHAINED = {
     '"${python[@]}" -m hpc_es requeue "$run" --status "$status" --chain',
 }
 COPIED = {
-    "@ranks_python@": "$copy/bin/python",
+    "@ranks_python@": "$copy/environment/bin/python",
     "@copy@": r"""
 # Copy the virtual environment to the local disk of each node as one file. Otherwise every rank opens about a thousand
 # small files on the shared file system.
-copy=${TMPDIR:-/tmp}/hpc_es_$SLURM_JOB_ID
+# Its name cannot be guessed, and it is created as a private directory that nobody has prepared.
+copy=${TMPDIR:-/tmp}/hpc_es_${SLURM_JOB_ID}_$(od -An -N8 -tx8 /dev/urandom | tr -d " ")
 environment=$("${python[@]}" -c 'import sys; print(sys.prefix if sys.prefix != sys.base_prefix else "")')
 [ -n "$environment" ] || { echo "--node-copy: ${python[*]} is not in a virtual environment" >&2; exit 2; }
 each_node() { srun --ntasks="$SLURM_NNODES" --ntasks-per-node=1 --overlap --mpi=none "$@"; }
-tar -C "$environment" -cf "$copy.tar" . && sbcast --force "$copy.tar" "$copy.sent.tar" &&
-    each_node mkdir -p "$copy" && each_node tar -C "$copy" -xf "$copy.sent.tar" || exit
-each_node rm -f "$copy.tar" "$copy.sent.tar"
+each_node mkdir -m 700 "$copy" "$copy/environment" && tar -C "$environment" -cf "$copy/made.tar" . &&
+    sbcast --force "$copy/made.tar" "$copy/sent.tar" &&
+    each_node tar -C "$copy/environment" -xf "$copy/sent.tar" || exit
+each_node rm -f "$copy/made.tar" "$copy/sent.tar"
 echo "copies of $environment on $SLURM_JOB_NODELIST"
 """,
     "@remove@": """

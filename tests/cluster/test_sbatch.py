@@ -140,7 +140,9 @@ def test_edited_script_is_submitted_with_the_options_of_the_command_line(toy: Pa
 def test_script_copies_the_virtual_environment_if_requested(toy: Path, capsys: Any) -> None:
     script = written(capsys, toy, "--node-copy")
     start = script.index("srun --mpi=")
-    assert '"$copy/bin/python" -m hpc_es.main' in script[start:] and script.index("sbcast") < start
+    assert '"$copy/environment/bin/python" -m hpc_es.main' in script[start:] and script.index("sbcast") < start
+    # In /tmp, which others write to: a name that cannot be guessed, and a directory that must not exist.
+    assert "/dev/urandom" in script and 'mkdir -m 700 "$copy"' in script and "mkdir -p" not in script
     assert script.index('rm -rf "$copy"') > start
     assert '"${python[@]}" -m hpc_es requeue' in script, "which is there when the copy is gone"
 

@@ -178,7 +178,9 @@ def notebook(path: Path, kernels: list[tuple[Array, Array]], mean: list[float], 
     own = {"name": "observation_normalization_layer", "ob_mean": mean, "ob_std": deviation}
     layers.append({"class_name": "ObservationNormalizationLayer", "config": own})
     names = ["dense", *(f"dense_{number}" for number in range(1, len(kernels)))]
-    layers += [{"class_name": "Dense", "config": {"name": name}} for name in names]
+    hidden = {"activation": "tanh"}
+    layers += [{"class_name": "Dense", "config": {"name": name, **hidden}} for name in names[:-1]]
+    layers.append({"class_name": "Dense", "config": {"name": names[-1], "activation": "linear"}})
     with h5py.File(path, "w") as file:
         config = {"class_name": "Model", "config": {"name": "model", "layers": layers}}
         file.attrs["model_config"] = json.dumps(config).encode()

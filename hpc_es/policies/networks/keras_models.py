@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -227,6 +228,57 @@ def network_model(
     return keras.Model(inputs if memory else observation, outputs if after else outputs[0], name="policy")
 
 
+# Layers that only change observations or actions, or nothing in inference.
+AROUND = frozenset(
+    {
+        *("InputLayer", "Normalization", "ObservationNormalizationLayer", "Rescaling", "Reshape", "Flatten"),
+        *("Clip", "Tanh", "Cast", "Argmax", "ArgMax", "TimeDistributed", "Dropout"),
+    }
+)
+LEAKY_SLOPE = 0.2
+
+
+def activation_of(layer: SavedLayer) -> str | None:
+    """Return the name of the activation that a layer is or ends with; None if it has none."""
+    if layer.kind in ("LeakyReLU", "ReLU"):
+        config = layer.config
+        slope = float(config.get("negative_slope", config.get("alpha", 0.0)) or 0.0)
+        if layer.kind == "ReLU" and not slope:
+            return "relu"
+        return "leaky_relu" if abs(slope - LEAKY_SLOPE) < 1e-6 else f"leaky_relu with the slope {slope:g}"
+    value = layer.config.get("activation")
+    if isinstance(value, Mapping):  # a function that is not a standard one
+        value = str(value.get("config") or value.get("class_name"))
+    return None if value in (None, "linear") else str(value)
+
+
+def require_same_network(layers: Sequence[SavedLayer], activation: str, normalisation: str) -> None:
+    """Raise ValueError if a saved model has hidden layers that differ from those of a policy.
+
+    Args:
+        layers: of the model, in order.
+        activation: of the policy's hidden layers.
+        normalisation: `layer` or `none`, before the activation.
+    """
+    dense = [number for number, layer in enumerate(layers) if layer.kind == "Dense" and layer.name != VALUE]
+    for number, layer in enumerate(layers):
+        is_hidden = bool(dense) and dense[0] <= number < dense[-1]
+        is_named = layer.kind in ("Dense", "LSTM", "Activation", "LeakyReLU", "ReLU", "LayerNormalization")
+        if not is_named and layer.kind not in AROUND:
+            raise ValueError(f"its layer {layer.name!r} is a {layer.kind}, which the policy does not have")
+        if layer.kind == "LayerNormalization" and normalisation != "layer":
+            raise ValueError(f"expected normalisation {normalisation}, found the LayerNormalization {layer.name!r}")
+        found = activation_of(layer) if layer.kind != "LSTM" else None
+        if is_hidden and found not in (None, activation):
+            raise ValueError(f"expected the activation {activation} in hidden layers, found {found} ({layer.name!r})")
+    for first, last in pairwise(dense):
+        between = layers[first:last]
+        if activation not in map(activation_of, between):
+            raise ValueError(f"expected the activation {activation} after {layers[first].name!r}, found none")
+        if normalisation == "layer" and "LayerNormalization" not in [layer.kind for layer in between]:
+            raise ValueError(f"expected a LayerNormalization after {layers[first].name!r}, found none")
+
+
 def mlp_theta(policy: MLP, layers: Sequence[SavedLayer]) -> Float32:
     """Return the parameters of a saved model, float32[params]; ValueError if its architecture is another one."""
     saved = [layer.weights for layer in dense_layers(layers)]
@@ -235,6 +287,7 @@ def mlp_theta(policy: MLP, layers: Sequence[SavedLayer]) -> Float32:
     expected, saved_shapes = [weights.shape for weights, _ in views], [kernel.shape for kernel, *_ in saved]
     if expected != saved_shapes:
         raise ValueError(f"expected dense layers of the shapes {expected}, found {saved_shapes}")
+    require_same_network(layers, policy.options.activation, policy.options.normalisation)
     for (weights, biases), (kernel, *bias) in zip(views, saved, strict=True):
         weights[:] = kernel
         if bias and not policy.layers.bias and np.any(bias[0]):
@@ -280,8 +333,12 @@ def lstm_model(
 
 def lstm_theta(policy: LSTM, layers: Sequence[SavedLayer]) -> Float32:
     """Return the parameters of a saved model, float32[params]; ValueError if its architecture is another one."""
+    require_same_network(layers, "tanh", "none")
     arrays: dict[str, Float32] = {}
     for number, layer in enumerate(layer for layer in layers if layer.kind == "LSTM"):
+        for key, expected in (("activation", "tanh"), ("recurrent_activation", "sigmoid")):
+            if layer.config.get(key, expected) != expected:
+                raise ValueError(f"expected {key} {expected} in {layer.name!r}, found {layer.config[key]}")
         kernel, recurrent, bias = layer.weights
         shift = np.repeat(np.array([0, FORGET_BIAS, 0, 0], np.float32), len(recurrent))  # gates i, f, j, o
         arrays[f"lstm_{number}_kernel"] = _swap_gates(np.concatenate([kernel, recurrent]))

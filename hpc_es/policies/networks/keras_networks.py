@@ -208,10 +208,17 @@ def parameters_by_path(key: str, name: str, model: Any) -> dict[str, Any]:
     return variables
 
 
+SAFE_KERAS = (3, 12)
+
+
 def load_model(path: Path, key: str = KEY) -> Any:
     """Return the model of a .keras file, whose code is not run; ConfigError if it cannot be read."""
     import keras
 
+    if tuple(map(int, keras.__version__.split(".")[:2])) < SAFE_KERAS:
+        wanted = ".".join(map(str, SAFE_KERAS))
+        text = f"expected Keras {wanted} or newer, as older ones run programs that a file names (CVE-2025-1550), found"
+        raise ConfigError([(key, f"{text} {keras.__version__}: pip install 'keras>={wanted}'")])
     try:
         return keras.saving.load_model(path, compile=False, safe_mode=True)
     except Exception as error:  # of any kind
