@@ -254,8 +254,38 @@ def changes(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     ]
 
 
+NEUTRAL = frozenset({"mpi4py", "h5py", "PyYAML", "pydantic"})  # on which no result depends
+
+
+def software_changes(before: ConfigData, now: ConfigData) -> dict[str, tuple[str, str]]:
+    """Return versions of packages, and the processor, that differ between two provenances: (before, now).
+
+    Packages that were installed or removed are not mentioned: most runs do not use them.
+    """
+
+    def named(provenance: ConfigData) -> dict[str, str]:
+        versions = {name: text for name, text in provenance.get("versions", {}).items() if name not in NEUTRAL}
+        return {**versions, **({"processor": str(provenance["processor"])} if provenance.get("processor") else {})}
+
+    old, new = named(before), named(now)
+    return {name: (old[name], new[name]) for name in old if new.get(name, old[name]) != old[name]}
+
+
+def software_warning(before: ConfigData, now: ConfigData) -> str | None:
+    """Return a warning that a resumed run continues with other software or on another processor, or None."""
+    different = software_changes(before, now)
+    if not different:
+        return None
+    listed = ", ".join(f"{name} {old} -> {new}" for name, (old, new) in different.items())
+    return f"the run continues with {listed}: from here on its results may differ in the last bits from those before"
+
+
 def with_history(provenance: ConfigData, old: ConfigData) -> ConfigData:
-    """Return the provenance of a resumed run with the earlier hashes of changed sources."""
+    """Return the provenance of a resumed run with what changed: earlier hashes of sources, and earlier software."""
+    history = list(old.get("earlier_software", []))
+    if different := software_changes(old, provenance):
+        history.append({name: before for name, (before, _) in different.items()})
+    provenance = {**provenance, "earlier_software": history} if history else provenance
     earlier = {name: list(hashes) for name, hashes in old.get("earlier_sources", {}).items()}
     for name, before in old.get("sources", {}).items():
         if provenance.get("sources", {}).get(name, before) != before:

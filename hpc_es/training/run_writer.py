@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 
 from hpc_es.config import registry
 from hpc_es.config.options import warnings_of
-from hpc_es.config.resolved import config_hash, dump, resolved, sources, with_history
+from hpc_es.config.resolved import config_hash, dump, resolved, software_warning, sources, with_history
 from hpc_es.config.schema import Config, Report
 from hpc_es.core.data import IMAGE, Array, Arrays, JsonObject, Results, Rows, State, without_info
 from hpc_es.core.errors import RunError, UserError
@@ -170,6 +170,7 @@ class RunWriter(Recorder):
             "sources": sources(resolved(config)),
         }
         self._provenance = with_history(current, old.provenance if old else {})
+        changed = software_warning(old.provenance, current) if old else None
         if old:
             self.counters |= old.counters
             self.best, self._final = old.best, old.final
@@ -202,7 +203,13 @@ class RunWriter(Recorder):
         self._process, self._status, self._last_beat = this_process(), dict[str, object](), time.monotonic()
         self._end_status: EndStatus = "interrupted"
         self._export_env: Env = "unwrapped"  # the environment that policy.keras is made for
-        for warning in (*opened.warnings, *warnings_of(config), *rounding_warnings(config, problem), *problem.notices):
+        for warning in (
+            *([changed] if changed else []),
+            *opened.warnings,
+            *warnings_of(config),
+            *rounding_warnings(config, problem),
+            *problem.notices,
+        ):
             self._warn(warning)
 
     def _open_logs(self, old: Snapshot | None) -> None:

@@ -1,0 +1,35 @@
+"""Runs that go on with other software."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hpc_es.config.resolved import software_changes, software_warning, with_history
+
+
+def provenance(processor: str = "A", **versions: str) -> dict[str, Any]:
+    return {"versions": {"hpc_es": "0.2.0", "python": "3.12.1", **versions}, "processor": processor, "mpi": "MPICH 5"}
+
+
+def test_same_software_is_not_mentioned() -> None:
+    before = provenance(numpy="2.4.0", mpi4py="4.1")
+    now = {**provenance(numpy="2.4.0", mpi4py="4.2"), "mpi": "none", "ranks": 3}
+    assert software_warning(before, now) is None
+    assert with_history(now, before) == now
+    assert software_warning({}, now) is None  # of a version that recorded nothing
+
+
+def test_changes_are_named_once_and_kept() -> None:
+    first, second = provenance(numpy="2.4.0"), provenance("B", numpy="2.5.0", jax="0.10")
+    assert software_changes(first, second) == {
+        "numpy": ("2.4.0", "2.5.0"),
+        "processor": ("A", "B"),
+    }
+    warning = software_warning(first, second)
+    assert warning is not None
+    assert "continues with numpy 2.4.0 -> 2.5.0, processor A -> B: from here on" in warning
+    kept = with_history(second, first)
+    assert kept["earlier_software"] == [{"numpy": "2.4.0", "processor": "A"}]
+    assert software_warning(kept, second) is None
+    third = with_history(provenance("A", numpy="2.5.0", jax="0.10"), kept)
+    assert third["earlier_software"] == [*kept["earlier_software"], {"processor": "B"}]
