@@ -111,18 +111,18 @@ def add_watch_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the directories, the port and the interval."""
     text = "run, repetitions or tuning, or a directory that contains some (default: runs)"
     parser.add_argument("directories", nargs="*", metavar="DIR", type=expanded_path, default=[], help=text)
-    parser.add_argument("--port", metavar="N", type=int, default=0, help="port on localhost (default: a free one)")
+    parser.add_argument("--port", metavar="N", type=int, default=0, help="port on 127.0.0.1 (default: a free one)")
     text = "seconds between two looks at the files (default: 15)"
     parser.add_argument("--interval", metavar="N", type=whole_number, default=15, help=text)
     parser.add_argument("--text", action="store_true", help="show a table in the terminal instead of a page")
 
 
 def run_watch(arguments: argparse.Namespace) -> int:
-    """Serve the page of `hpc-es report` on localhost, up to date while runs are in progress, until Ctrl-C.
+    """Serve the page of `hpc-es report` on 127.0.0.1, up to date while runs are in progress, until Ctrl-C.
 
-    The command only reads files. The address contains a random word, because other users of the machine can reach its
-    localhost. From another machine: ssh -L PORT:localhost:PORT LOGIN_NODE. With --text it shows the table of
-    `hpc-es list` in the terminal instead.
+    The command only reads files. The address contains a random word, because other users of the machine can reach it.
+    From another machine: ssh -L PORT:127.0.0.1:PORT LOGIN_NODE, and the same address there. With --text it shows the
+    table of `hpc-es list` in the terminal instead.
     """
     directories: list[Path] = arguments.directories or [Path("runs")]
     if arguments.text:

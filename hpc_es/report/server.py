@@ -1,4 +1,4 @@
-"""The server of `hpc-es watch`: a page on localhost that is written again when files of the runs have changed."""
+"""The server of `hpc-es watch`: a page on 127.0.0.1 that is written again when files of the runs have changed."""
 
 from __future__ import annotations
 
@@ -31,6 +31,10 @@ def version_of(directories: Sequence[Path]) -> str:
     return digest.hexdigest()[:16]
 
 
+# The name localhost may mean ::1, where another user of the machine can listen at the same port.
+ADDRESS = "127.0.0.1"
+
+
 class WatchServer(ThreadingHTTPServer):
     """Serves the page at `url`, to clients on this machine only; all other paths are not found."""
 
@@ -41,14 +45,14 @@ class WatchServer(ThreadingHTTPServer):
         self._write, self._directories = write, directories
         self._lock, self._cached = Lock(), ("", b"")
         try:
-            super().__init__(("127.0.0.1", port), _Handler)
+            super().__init__((ADDRESS, port), _Handler)
         except (OSError, OverflowError) as error:
             raise UserError(f"--port {port} cannot be used: {error}; 0 selects a free one") from error
 
     @property
     def url(self) -> str:
         """Address of the page."""
-        return f"http://localhost:{self.server_address[1]}/{self.token}/"
+        return f"http://{ADDRESS}:{self.server_address[1]}/{self.token}/"
 
     def page(self) -> bytes:
         """Return the page, which is written again if files have changed; a UserError is its text."""

@@ -403,7 +403,7 @@ def server(tmp_path: Path) -> Iterator[WatchServer]:
 
 
 def fetch(url: str) -> str:
-    with urllib.request.urlopen(url.replace("localhost", "127.0.0.1"), timeout=20) as answer:
+    with urllib.request.urlopen(url, timeout=20) as answer:
         text: str = answer.read().decode()
     return text
 
@@ -428,7 +428,7 @@ def test_port_in_use_is_refused(server: WatchServer) -> None:
     port = server.server_address[1]
     with pytest.raises(UserError, match=f"--port {port} cannot be used"):
         WatchServer(lambda version: version, [], port)
-    assert server.server_address[0] == "127.0.0.1"
+    assert server.server_address[0] == "127.0.0.1" and server.url.startswith("http://127.0.0.1:")
 
 
 @pytest.mark.parametrize("options", [(), ("--text",)], ids=["page", "text"])
