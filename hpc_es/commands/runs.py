@@ -73,26 +73,42 @@ def _list_table(rows: Sequence[JsonObject]) -> str:
 
 def find_runs(directory: Path) -> Iterator[Path]:
     """Yield the directories of runs, repetitions and tunings at or below a directory, sorted."""
-    is_run = any((directory / name).is_file() for name in ("status.json", "trials.json"))
-    if is_run or any(directory.glob("repetition_*/")):
-        yield directory
-        return
-    for path in sorted(directory.iterdir()):
-        if path.is_dir() and not path.is_symlink():
-            yield from find_runs(path)
+    waiting = [directory]
+    while waiting:
+        path = waiting.pop()
+        try:
+            is_run = any((path / name).is_file() for name in ("status.json", "trials.json"))
+            if is_run or any(path.glob("repetition_*/")):
+                yield path
+                continue
+            inside = sorted(path.iterdir(), reverse=True)
+            waiting += [other for other in inside if other.is_dir() and not other.is_symlink()]
+        except OSError:  # one that may not be read: its row says so
+            yield path
 
 
 def _list_row(path: Path) -> JsonObject:
-    """Return the row of a run, repetitions or a tuning; `progress` is 0 to 1, or None without a limit."""
+    """Return the row of a run, repetitions or a tuning; `progress` is 0 to 1, or None without a limit.
+
+    One that cannot be read has the state "unreadable", with the reason, so that it does not hide the others.
+    """
+    from hpc_es.core.errors import READING, UserError, message_of, one_line, printable
     from hpc_es.storage.results import holds_repetitions
 
-    if (path / "trials.json").is_file():
-        values = _tuning_row(path)
-    elif holds_repetitions(path):
-        values = _repetitions_row(path)
-    else:
-        values = _run_row(path)
-    return {"name": str(path), **values}
+    try:
+        if (path / "trials.json").is_file():
+            values = _tuning_row(path)
+        elif holds_repetitions(path):
+            values = _repetitions_row(path)
+        else:
+            values = _run_row(path)
+    except (UserError, *READING) as error:
+        text = message_of(error) if isinstance(error, UserError | OSError) else f"{type(error).__name__}: {error}"
+        values = {
+            **{"kind": "run", "state": "unreadable", "reason": one_line(text), "progress": None},
+            **{"progress_text": one_line(text), **_best_entries(None), "age_seconds": None},
+        }
+    return {"name": printable(str(path)), **values}
 
 
 def _run_row(path: Path) -> JsonObject:

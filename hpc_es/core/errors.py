@@ -197,6 +197,10 @@ def error_text(error: BaseException) -> str:
     return (f"{name}: {text}" if text.strip() else name) + (f" ({location})" if location else "")
 
 
+# What reading damaged files of a run, or files of somebody else, may raise.
+READING = (OSError, ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError, IndexError)
+
+
 def message_of(error: BaseException) -> str:
     """Return `str(error)` as text that every file and terminal accepts.
 

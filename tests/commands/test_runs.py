@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from hpc_es import cli
+from hpc_es.commands.runs import find_runs
 from hpc_es.core.errors import UserError
 from hpc_es.storage.status import STATUS
 from tests.helpers.trained import run
@@ -77,3 +78,50 @@ def test_list_reports_that_there_are_no_runs(tmp_path: Path, capsys: Any) -> Non
     assert captured.out == "" and "no runs in" in captured.err
     with pytest.raises(UserError, match="expected a directory, found none"):
         cli.run(["list", str(tmp_path / "gone")])
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("status.json", b'{"state": "running", "generation": "x", "heartbeat": 3}'),
+        ("status.json", b"[1, 2"),
+        ("status.json", b"[" * 100_000),
+        ("metrics.jsonl", b'{"generation": NaN}\n'),
+        ("metrics.jsonl", b"\xff\xfe\n"),
+        ("config.yaml", b"\xff\xfe"),
+        ("config.yaml", b"stop: {generations: 1.0e400}"),
+        ("result.json", b'{"answer": []}'),
+        ("trials.json", b"{}"),
+    ],
+)
+def test_damaged_run_does_not_hide_the_others(several: Path, name: str, content: bytes, capsys: Any) -> None:
+    before = {key: row | {"age_seconds": 0} for key, row in rows(several, capsys).items()}
+    damaged = several / "damaged"
+    shutil.copytree(run(), damaged)
+    (damaged / name).write_bytes(content)
+    after = {key: row | {"age_seconds": 0} for key, row in rows(several, capsys).items()}
+    assert {key: row for key, row in after.items() if key != "damaged"} == before
+    assert len(after) == len(before) + 1
+
+
+def test_run_that_may_not_be_read_is_named(several: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    (several / "locked").mkdir()
+    allowed = Path.iterdir
+
+    def iterdir(path: Path) -> Any:
+        if path.name == "locked":
+            raise PermissionError(13, "Permission denied", str(path))
+        return allowed(path)
+
+    monkeypatch.setattr(Path, "iterdir", iterdir)
+    found = rows(several, capsys)
+    assert found["locked"]["state"] != "finished" and len(found) > 1
+
+
+def test_deep_directories_are_searched(tmp_path: Path) -> None:
+    deep = tmp_path
+    for _ in range(300):
+        deep /= "d"
+    deep.mkdir(parents=True)
+    (deep / "status.json").write_text("{}")
+    assert list(find_runs(tmp_path)) == [deep]
