@@ -386,6 +386,8 @@ def _snapshot(file: h5py.File) -> Snapshot:
     if "since" in file:
         fields = json.loads(_text(file, "since"))
         count = fields.pop("generations")
+        if count != len(file[_LEARNED_FROM]):
+            raise ValueError(f"expected the inputs of {count} updates, found those of {len(file[_LEARNED_FROM])}")
         learned_from = _arrays(file, _LEARNED_FROM, list(map(str, range(count))))
         increment = Increment(learned_from=[array.tobytes() for array in learned_from.values()], **fields)
     else:

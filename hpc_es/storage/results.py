@@ -19,6 +19,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -266,6 +267,9 @@ def repetitions(directory: Path) -> int | None:
     return int(plain_data(path.read_text(encoding="utf-8")).get("repetitions", 1)) if path.exists() else None
 
 
+MOST_MISSING = 1000  # repetitions that are listed, as a config may name any number
+
+
 def summary(rows: Sequence[Result], total: int | None = None, goal: Goal = "maximise") -> JsonObject:
     """Return statistics of the results, the success rate, the best repetition and the missing ones.
 
@@ -283,7 +287,7 @@ def summary(rows: Sequence[Result], total: int | None = None, goal: Goal = "maxi
     return {
         "repetitions": total,
         "finished": len(rows),
-        "missing": [index for index in range(total) if index not in finished],
+        "missing": list(islice((index for index in range(total) if index not in finished), MOST_MISSING)),
         "success_rate": len(successes) / len(judged) if judged else None,
         "goal": found[0].goal if found else goal,
         "answer": answers,
@@ -313,7 +317,9 @@ def summary_text(summary: JsonObject) -> str:
     """Return the result of `summary` in a few lines."""
     lines = [f"{summary['finished']} of {summary['repetitions']} repetitions finished"]
     if summary["missing"]:
-        lines.append(f"missing: {', '.join(map(str, summary['missing']))}")
+        more = summary["repetitions"] - summary["finished"] - len(summary["missing"])
+        listed_ones = ", ".join(map(str, summary["missing"]))
+        lines.append(f"missing: {listed_ones}{f' and {more:,} more' if more > 0 else ''}")
     if summary["success_rate"] is not None:
         lines.append(f"success rate {summary['success_rate']:.2f}")
     for name in ("final_return", *ANSWER_COLUMNS, "timesteps_to_target", "npe"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import errno
 import hashlib
+import io
 import json
 import os
 import random
@@ -688,3 +689,11 @@ def test_mismatching_state_lists_every_array() -> None:  # T52
         "  master/m: expected float64[4], found nothing in the checkpoint",
         "  master/v: expected nothing, found float64[4] in the checkpoint",
     ]
+
+
+def test_numbers_in_a_checkpoint_do_not_size_memory() -> None:
+    with h5py.File(io.BytesIO(), "w") as file:
+        file["generation"], file["since"] = 3, json.dumps({"generations": 300_000_000})
+        file.create_group(checkpoint._LEARNED_FROM)
+        with pytest.raises(ValueError, match="expected the inputs of 300000000 updates, found those of 0"):
+            checkpoint._snapshot(file)

@@ -149,3 +149,9 @@ def test_array_with_gaps_is_refused() -> None:
 def test_variables_that_are_no_array_are_refused(environ: dict[str, str], found: str) -> None:
     with pytest.raises(UserError, match=found):
         Shard.of_array(environ)
+
+
+def test_a_config_that_names_any_number_of_repetitions_lists_some() -> None:
+    summary = results.summary([row(1)], 10**12)
+    assert summary["missing"] == [0, *range(2, 1001)]
+    assert f"999, 1000 and {10**12 - 1001:,} more" in results.summary_text(summary)
