@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 EPISODES, EVALUATIONS = "timesteps_this_generation", "episodes_this_generation"
-AWK = "BEGIN {for (i = 0; i < 55000; i++) s += i; print 1 > ARGV[2]}"  # 5 ms
+AWK = "BEGIN {for (i = 0; i < 170000; i++) s += i; print 1 > ARGV[2]}"  # 5 ms
 PROGRAM = ["awk", AWK, "{parameters}", "{result}"]
 PARTS = "benchmarks.limit.parts"
 RANK_1 = {"kind": "counter", "rank": 1}

@@ -79,11 +79,18 @@ class Evaluation:
             yield from unused(self, ("episodes",), "interval is 0, so there is no evaluation")
 
 
+AUTO_INTERVAL = 10  # generations
+
+
 @options
 class Checkpoint:
     """`checkpoint:`, when the state is written to disk."""
 
-    interval: Natural = option("generations between checkpoints; 0: only by time and at the end", 10)
+    interval: Literal["auto"] | Natural = option(
+        "generations between checkpoints; 0: only by time and at the end; auto: 10, without those that would take more "
+        "than 2 % of the time",
+        "auto",
+    )
     interval_seconds: NonNegative = option("seconds between checkpoints; 0: off", 300.0)
     full_interval: Natural = option(
         "generations between full checkpoints; the checkpoints between them store only the inputs of the updates since "
@@ -92,6 +99,11 @@ class Checkpoint:
     )
     keep_last: Count = option("number of newest checkpoints to keep", 3)
     keep_best: bool = option("keep best.h5 too, the state of the best evaluation", True)
+
+    @property
+    def generations(self) -> int:
+        """Generations after which a checkpoint is due; 0: never."""
+        return AUTO_INTERVAL if self.interval == "auto" else self.interval
 
     def warnings(self) -> Iterator[ConfigProblem]:
         """Yield (key, text) if a killed job would start from the beginning."""

@@ -147,6 +147,9 @@ def _last_row(run_dir: Path, generation: int) -> MetricsRow | None:
     return None
 
 
+SAVING_SHARE = 0.02  # of the time, that checkpoints by generation may take with `checkpoint.interval: auto`
+
+
 class RunWriter(Recorder):
     """Writes everything that rank 0 writes in a run, and shows its progress."""
 
@@ -183,6 +186,7 @@ class RunWriter(Recorder):
             self.pending = old.cut
         self.measured = final_evaluation(self.directory, old.generation if old else None)
         self._saved_generation = old.generation if old else -1
+        self._saved_at, self._saving_seconds = time.monotonic(), 0.0  # end of the last checkpoint, and its time
         self._journal = UpdateJournal(config.checkpoint.full_interval if needs(config).searches == "vectors" else 0)
         if old:
             self._journal.begin(opened.store.path(old.generation), old)
@@ -240,7 +244,7 @@ class RunWriter(Recorder):
         return [
             IntervalTrigger(self.draw, report.plot_interval_seconds, unit=Unit.SECONDS, name="plot"),
             IntervalTrigger(self.export, report.export_interval, name="export"),
-            IntervalTrigger(self.save_in_between, checkpoint.interval, name="checkpoint"),
+            IntervalTrigger(self.save_if_cheap, checkpoint.generations, name="checkpoint"),
             IntervalTrigger(
                 self.save_in_between, checkpoint.interval_seconds, unit=Unit.SECONDS, name="checkpoint_seconds"
             ),
@@ -405,8 +409,15 @@ class RunWriter(Recorder):
         """Write a checkpoint, which need not be whole if `checkpoint.full_interval` is set."""
         self._save(whole=False)
 
+    def save_if_cheap(self) -> None:
+        """Write a checkpoint that is due by its generation; with `auto` only if few of them take little of the time."""
+        is_auto = self.config.checkpoint.interval == "auto"
+        if not is_auto or (time.monotonic() - self._saved_at) * SAVING_SHARE >= self._saving_seconds:
+            self.save_in_between()
+
     def _save(self, whole: bool) -> Path:
         assert self._state
+        started = time.monotonic()
         path = self._opened.store.path(max(self._saved_generation, self._state.generation))
         is_saved = self._state.generation == self._saved_generation and (not whole or is_full(path))
         if not self.state_is_whole:
@@ -419,6 +430,8 @@ class RunWriter(Recorder):
             self._saved_generation = self._state.generation
             self._problem.on_checkpoint(self._saved_generation)
             self.status("running")
+            self._saved_at = time.monotonic()
+            self._saving_seconds = self._saved_at - started
         return path
 
     # Pictures and exports.

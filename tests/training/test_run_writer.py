@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from hpc_es.training.run_writer import rank_table_lines
+import hpc_es
+from hpc_es.training import run_writer
+from hpc_es.training.run_writer import RunWriter, rank_table_lines
 from tests.helpers.harness import ROOT, mpiexec, script
 
 
@@ -70,3 +72,28 @@ def test_ranks_gather_only_if_there_is_something_to_send(case: str, tmp_path: Pa
     done = mpiexec(2, [*script(COUNTED), json.dumps(config), str(tmp_path / "run")], cwd=ROOT)
     assert done.status == 0, str(done)
     assert f"gathered {expected}" in done.stdout, str(done)
+
+
+@pytest.mark.parametrize(
+    ("share", "interval", "count"),
+    [(1e9, "auto", 3), (1e-9, "auto", 0), (1e-9, 10, 3)],
+    ids=["cheap", "expensive", "a number"],
+)
+def test_automatic_checkpoints_take_little_of_the_time(
+    share: float, interval: int | str, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved: list[int] = []
+    save = RunWriter.save_in_between
+    monkeypatch.setattr(run_writer, "SAVING_SHARE", share)
+    monkeypatch.setattr(
+        RunWriter, "save_in_between", lambda self: (saved.append(self._state.generation), save(self))[1]
+    )
+    config = {
+        **FUNCTION,
+        "stop": {"generations": 35},
+        "checkpoint": {"interval": interval, "interval_seconds": 0},
+    }
+    with hpc_es.train(config, tmp_path / "run") as run:
+        for _ in run:
+            pass
+    assert [generation for generation in saved if generation < 35] == [10, 20, 30][:count]
