@@ -336,9 +336,9 @@ def lstm_theta(policy: LSTM, layers: Sequence[SavedLayer]) -> Float32:
     require_same_network(layers, "tanh", "none")
     arrays: dict[str, Float32] = {}
     for number, layer in enumerate(layer for layer in layers if layer.kind == "LSTM"):
-        for key, expected in (("activation", "tanh"), ("recurrent_activation", "sigmoid")):
-            if layer.config.get(key, expected) != expected:
-                raise ValueError(f"expected {key} {expected} in {layer.name!r}, found {layer.config[key]}")
+        for key, usual in (("activation", "tanh"), ("recurrent_activation", "sigmoid")):
+            if layer.config.get(key, usual) != usual:
+                raise ValueError(f"expected {key} {usual} in {layer.name!r}, found {layer.config[key]}")
         kernel, recurrent, bias = layer.weights
         shift = np.repeat(np.array([0, FORGET_BIAS, 0, 0], np.float32), len(recurrent))  # gates i, f, j, o
         arrays[f"lstm_{number}_kernel"] = _swap_gates(np.concatenate([kernel, recurrent]))
