@@ -57,6 +57,7 @@ from hpc_es.core.data import Array, Arrays, JsonObject, Rows, State, aligned_emp
 from hpc_es.core.errors import CheckpointError
 from hpc_es.storage import files
 from hpc_es.storage.files import json_text
+from hpc_es.storage.plain_hdf5 import require_plain
 
 FULL, INCREMENTAL = 1, 2  # formats
 FORMAT = INCREMENTAL  # the newest
@@ -240,7 +241,10 @@ def load(path: Path) -> Snapshot:
     snapshot, _ = _read(path)
     if (increment := snapshot.increment) is None:
         return snapshot
-    base = path.with_name(increment.base)
+    try:
+        base = path.with_name(increment.base)
+    except ValueError as error:
+        raise DamagedError(f"{path}: expected the name of a file that it is based on: {error}") from error
     try:
         full, digest = _read(base)
     except CheckpointError as error:
@@ -267,6 +271,7 @@ def _read(path: Path) -> tuple[Snapshot, str]:
 def _read_image(path: Path, image: BinaryIO) -> Snapshot:
     try:
         with _ImageFile(image) as within, h5py.File(within, "r") as file:
+            require_plain(file, image.seek(0, io.SEEK_END))
             return _snapshot(file)
     except (KeyError, OSError, RuntimeError, TypeError, ValueError) as error:
         raise CheckpointError(f"{path}: the digest is right, but the content cannot be read: {error}") from error

@@ -15,6 +15,7 @@ import numpy as np
 from hpc_es.core.data import Array, JsonObject
 from hpc_es.core.errors import CheckpointError
 from hpc_es.policies.networks.keras_models import SavedLayer
+from hpc_es.storage.plain_hdf5 import require_plain
 
 _HDF5 = b"\x89HDF\r\n\x1a\n"  # checkpoints of hpc_es begin with text instead
 
@@ -42,6 +43,7 @@ def _from_archive(path: Path) -> list[SavedLayer]:
     with zipfile.ZipFile(path) as archive:
         config, image = json.loads(archive.read("config.json")), archive.read("model.weights.h5")
     with h5py.File(io.BytesIO(image)) as file:
+        require_plain(file, len(image))
         weights = {group["vars"].attrs["name"]: _variables(group) for group in file["layers"].values()}
     return _layers(config, weights)
 
@@ -55,6 +57,7 @@ def _variables(group: Any) -> tuple[Array, ...]:
 def _from_hdf5(path: Path) -> list[SavedLayer]:
     """Read the format of Keras 1 and 2: the config is an attribute, the weights are groups by layer."""
     with h5py.File(path) as file:
+        require_plain(file, path.stat().st_size)
         config = json.loads(file.attrs["model_config"])
         groups = file["model_weights"]
         weights = {}

@@ -697,3 +697,10 @@ def test_numbers_in_a_checkpoint_do_not_size_memory() -> None:
         file.create_group(checkpoint._LEARNED_FROM)
         with pytest.raises(ValueError, match="expected the inputs of 300000000 updates, found those of 0"):
             checkpoint._snapshot(file)
+
+
+def test_base_of_an_increment_is_a_file_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    increment = dataclasses.replace(snapshot(), increment=checkpoint.Increment("../elsewhere", "", [], "", ""))
+    monkeypatch.setattr(checkpoint, "_read", lambda path: (increment, ""))
+    with pytest.raises(DamagedError, match="expected the name of a file that it is based on"):
+        load(tmp_path / "checkpoint_000000001.h5")

@@ -1,0 +1,86 @@
+"""HDF5 files that reach for other files, or for more memory than they have data."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from hpc_es.core.errors import CheckpointError
+from hpc_es.storage.keras_file import read_layers
+from hpc_es.storage.plain_hdf5 import require_plain
+
+Change = Callable[[h5py.File, Path], object]
+
+
+def external(file: h5py.File, secret: Path) -> None:
+    file.create_dataset("group/theta", shape=(4,), dtype="u1", external=[(str(secret), 0, 4)])
+
+
+def virtual(file: h5py.File, secret: Path) -> None:
+    layout = h5py.VirtualLayout(shape=(4,), dtype="u1")
+    layout[:] = h5py.VirtualSource(str(secret), "x", shape=(4,))
+    file.create_virtual_dataset("theta", layout)
+
+
+def other_file(file: h5py.File, secret: Path) -> None:
+    file["group/theta"] = h5py.ExternalLink(str(secret), "/x")
+
+
+def soft(file: h5py.File, secret: Path) -> None:
+    file["a"], file["b"] = np.zeros(2), h5py.SoftLink("/a")
+
+
+def unwritten(file: h5py.File, secret: Path) -> None:
+    file.create_dataset("theta", shape=(3_000_000_000,), dtype="u1")
+
+
+def bomb(file: h5py.File, secret: Path) -> None:
+    file.create_dataset("theta", shape=(1 << 40,), dtype="u1", chunks=(1 << 20,), compression="gzip")
+
+
+def named_type(file: h5py.File, secret: Path) -> None:
+    file["type"] = np.dtype("f8")
+
+
+CASES: dict[str, tuple[Change, str]] = {
+    "external": (external, "/group/theta is stored in another file"),
+    "virtual": (virtual, "stored in another file"),
+    "external link": (other_file, "'theta' is a link to another place or file"),
+    "soft link": (soft, "'b' is a link"),
+    "unwritten": (unwritten, "has 3,000,000,000 bytes, in a file of"),
+    "compressed": (bomb, "has 1,099,511,627,776 bytes"),
+    "type": (named_type, "neither a group nor a dataset"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_such_files_are_refused(name: str, tmp_path: Path) -> None:
+    change, text = CASES[name]
+    secret = tmp_path / "secret"
+    secret.write_bytes(b"abcd")
+    path = tmp_path / "file.h5"
+    with h5py.File(path, "w") as file:
+        file["fine/x"] = np.zeros(3)
+        change(file, secret)
+    with h5py.File(path) as file, pytest.raises(ValueError, match=text):
+        require_plain(file, path.stat().st_size)
+    with h5py.File(path, "a") as file:  # as a model of Keras 2
+        file.attrs["model_config"] = json.dumps({"config": {"layers": []}})
+        file.create_group("model_weights")
+    with pytest.raises(CheckpointError, match=text):
+        read_layers(path)
+
+
+def test_own_files_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "file.h5"
+    with h5py.File(path, "w") as file:
+        file["fine/x"], file["text"] = np.zeros(3), "text"
+        file.create_dataset("zeros", data=np.zeros(1_000_000), compression="gzip")
+        file.create_dataset("none", shape=(0, 3))
+    with h5py.File(path) as file:
+        require_plain(file, path.stat().st_size)
