@@ -196,13 +196,15 @@ def _tuning_row(path: Path) -> JsonObject:
 
 def _list_cell(row: JsonObject, column: str) -> str:
     """Return a cell of the list as text."""
+    from hpc_es.core.errors import visible
+
     if column == "progress":
         percent = "" if row["progress"] is None else f"{100 * row['progress']:.0f} %, "
-        return percent + str(row["progress_text"])
+        return percent + visible(str(row["progress_text"]))
     if column == "updated":
         return "-" if row["age_seconds"] is None else f"{_duration(row['age_seconds'])} ago"
     value = row[column]
-    text = "-" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
+    text = "-" if value is None else f"{value:.6g}" if isinstance(value, float) else visible(str(value))
     return f"{text} (infeasible)" if column == "best" and row.get("violation") else text
 
 

@@ -219,6 +219,15 @@ def printable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
+def visible(text: str) -> str:
+    """Return the text with control characters as escape sequences, which a terminal would obey."""
+    if text.isprintable():
+        return text
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode() for character in text
+    )
+
+
 def failure_from_text(text: str, position: int = 0) -> Failure:
     """Return the failure of a job without an exception; texts that only differ in numbers are of one kind."""
     return Failure(one_line(text), kind_of(text), position=position)
@@ -230,8 +239,8 @@ def kind_of(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """Return the text in one line of at most MAX_TEXT characters."""
-    line = " ".join(text.split())
+    """Return the text in one line of at most MAX_TEXT characters, which a terminal shows as they are."""
+    line = visible(" ".join(text.split()))
     return line if len(line) <= MAX_TEXT else f"{line[:MAX_TEXT]} ..."
 
 

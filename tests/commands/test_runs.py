@@ -118,6 +118,16 @@ def test_run_that_may_not_be_read_is_named(several: Path, capsys: Any, monkeypat
     assert found["locked"]["state"] != "finished" and len(found) > 1
 
 
+def test_terminals_get_no_control_characters(several: Path, capsys: Any) -> None:
+    hostile = several / "a" / "x\x1b[31mred\x07"
+    shutil.copytree(run(), hostile)
+    (hostile / STATUS).write_text(json.dumps({"status": "fin\x1b]0;title\x07", "generation": 1}))
+    capsys.readouterr()
+    assert cli.run(["list", str(several)]) == 0
+    text = capsys.readouterr().out
+    assert "x\\x1b[31mred\\x07" in text and "\x1b" not in text and "\x07" not in text
+
+
 def test_deep_directories_are_searched(tmp_path: Path) -> None:
     deep = tmp_path
     for _ in range(300):

@@ -37,6 +37,11 @@ def test_text_can_be_written_to_any_file(made: Callable[[], Exception], text: st
     failure.details.encode()
 
 
+def test_control_characters_are_shown_and_not_obeyed() -> None:
+    failure = failure_from_error(ValueError("\x1b[31mred\r\n\x07 \u00e4 \ud800"))
+    assert "\\x1b[31mred \\x07 \u00e4 \\ud800" in failure.text
+
+
 MODULE = """
 import os
 
