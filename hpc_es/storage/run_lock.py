@@ -113,7 +113,8 @@ class RunLock:
         if _own_locks.get(self.path) == os.getpid():
             raise InUseError(f"{self.path.parent} is already in use by this process ({os.getpid()})")
         try:
-            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            # A group may share the run, as the umask says. Whoever can read the file can block it.
+            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o660)
         except OSError as error:
             raise _run_error(self.path, error) from error
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,6 +55,7 @@ def open_run(
     require("report.loggers", *config.report.all_loggers(), otherwise="or remove it")
     with writing(directory):
         directory.mkdir(parents=True, exist_ok=True)
+        _require_own_entries(directory)
     try:
         lock = RunLock(directory).acquire()
     except RunError as error:
@@ -101,6 +103,23 @@ def open_run(
         lock.release()
         raise
     return OpenedRun(directory, lock, store, snapshot, identity, tuple(warnings))
+
+
+def _require_own_entries(directory: Path) -> None:
+    """Raise UserError if a run here would write through a link of another user, or wait for a pipe.
+
+    In a directory that others write to, a link named metrics.jsonl could point to any file of the
+    user who starts the run. Links of the user's own, such as to a larger disk, are followed.
+    """
+    for entry in os.scandir(directory):
+        status = entry.stat(follow_symlinks=False)
+        if stat.S_ISLNK(status.st_mode) and status.st_uid not in (os.geteuid(), 0):
+            text = f"{entry.path} is a link of another user (uid {status.st_uid}), through which the run would write"
+            raise UserError(f"{text}: remove it, or choose another --output")
+        if not stat.S_ISLNK(status.st_mode) and not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):
+            raise UserError(
+                f"expected files and directories in {directory}, found {entry.name}: choose another --output"
+            )
 
 
 def _require_finite_statistics(store: Store, path: Path, snapshot: Snapshot) -> None:
