@@ -10,8 +10,15 @@ if hpc_es.is_main(): print(found.x)                 once, and not by every rank
 
 from __future__ import annotations
 
-import importlib
 import os
+import sys
+
+# `python -m hpc_es.main` puts the current directory first in the search path, where a file may
+# replace a library. As by `hpc-es`, modules of the user are found after all libraries (config/registry.py).
+if sys.argv[:1] == ["-m"] and sys.path[:1] == [os.getcwd()]:  # noqa: PTH109  pathlib may be replaced, too
+    del sys.path[0]
+
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from hpc_es.core.machine import __version__
