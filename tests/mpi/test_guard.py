@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -331,3 +332,44 @@ def test_exit_handlers_and_exception_hook_are_not_those_of_a_forked_child() -> N
     done = mpiexec(2, ["-c", f"{HEAD}\n{script(lines)[1]}"], 30)
     assert done.status == 0 and not done.timed_out, str(done)
     assert "end 0" in done.stdout and "end 1" in done.stdout and "ValueError: of the child" in done.stderr
+
+
+EXITS = """
+import multiprocessing, os
+
+def cost(x):
+    if x[0] > 0.1:
+        os._exit(0)
+    child = multiprocessing.get_context("fork").Process(target=os._exit, args=(3,))
+    child.start()
+    child.join()
+    assert child.exitcode == 3
+    if os.fork() == 0:
+        os._exit(4)
+    assert os.waitstatus_to_exitcode(os.wait()[1]) == 4
+    return float(x @ x)
+"""
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_code_that_leaves_by_force_fails_its_evaluation(ranks: int, tmp_path: Path) -> None:
+    (tmp_path / "leaving.py").write_text(EXITS)
+    config = tmp_path / "c.yaml"
+    config.write_text(
+        "task: {kind: function, function: 'leaving:cost', dimension: 2}\n"
+        "algorithm: {kind: cma_es}\nstop: {generations: 2}\n"
+    )
+    words = ("-m", "hpc_es.main", str(config), "--output", str(tmp_path / "run"))
+    done = mpiexec(ranks, words, 60) if ranks > 1 else python(words, 60)
+    assert done.status == 0, str(done)
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert len(rows) == 2 and sum(row["failed_episodes"] for row in rows) > 0
+    assert "SystemExit: os._exit(0)" in done.stdout + done.stderr
+
+
+def test_module_that_leaves_by_force_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "leaving.py").write_text("import os\nos._exit(0)\n")
+    config = tmp_path / "c.yaml"
+    config.write_text("task: {kind: function, function: 'leaving:cost', dimension: 2}\nstop: {generations: 2}\n")
+    done = python(("-m", "hpc_es.main", str(config), "--output", str(tmp_path / "run")), 60)
+    assert done.status in {1, 2} and "os._exit(0)" in done.stderr, str(done)
