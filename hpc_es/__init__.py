@@ -15,7 +15,11 @@ import sys
 
 # `python -m hpc_es.main` puts the current directory first in the search path, where a file may
 # replace a library. As by `hpc-es`, modules of the user are found after all libraries (config/registry.py).
-if sys.argv[:1] == ["-m"] and sys.path[:1] == [os.getcwd()]:  # noqa: PTH109  pathlib may be replaced, too
+try:
+    _here = os.getcwd()  # noqa: PTH109  pathlib may be replaced, too
+except FileNotFoundError:
+    _here = ""
+if sys.argv[:1] == ["-m"] and sys.path[:1] == [_here]:
     del sys.path[0]
 
 import importlib

@@ -25,6 +25,7 @@ from hpc_es.core.errors import (  # noqa: E402
     exits_as_errors,
     nearest,
 )
+from hpc_es.core.handlers import raised_exits  # noqa: E402
 from hpc_es.core.machine import __version__  # noqa: E402
 from hpc_es.mpi.ending import ProgramEnd  # noqa: E402
 from hpc_es.mpi.launch import task_rank  # noqa: E402
@@ -178,7 +179,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         # A lost line of progress must not end a run; the other commands exist for their output.
         streams.drop_errors("stderr", *(["stdout"] if arguments[:1] in (["train"], ["tune"]) else []))
     try:
-        with exits_as_errors():
+        with raised_exits(), exits_as_errors():
             status = run(arguments)
         sys.stdout.flush()
     except (UserError, PermissionError) as error:

@@ -10,16 +10,16 @@ import numpy as np
 
 def ten_microseconds(x: Any) -> float:
     """Return the sum of squares after 10 microseconds."""
-    until = time.perf_counter() + 10e-6
-    value = float(x @ x)
-    while time.perf_counter() < until:
-        pass
-    return value
+    return _after(10e-6, x)
 
 
 def one_millisecond(x: Any) -> float:
     """Return the sum of squares after a millisecond."""
-    until = time.perf_counter() + 1e-3
+    return _after(1e-3, x)
+
+
+def _after(seconds: float, x: Any) -> float:
+    until = time.perf_counter() + seconds
     value = float(x @ x)
     while time.perf_counter() < until:
         pass

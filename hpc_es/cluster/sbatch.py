@@ -114,7 +114,7 @@ COPIED = {
     "@copy@": r"""
 # Copy the virtual environment to the local disk of each node as one file. Otherwise every rank opens about a thousand
 # small files on the shared file system.
-# Its name cannot be guessed, and it is created as a private directory that nobody has prepared.
+# The copy is in a private directory that must not exist yet, with a name that nobody can guess.
 copy=${TMPDIR:-/tmp}/hpc_es_${SLURM_JOB_ID}_$(od -An -N8 -tx8 /dev/urandom | tr -d " ")
 environment=$("${python[@]}" -c 'import sys; print(sys.prefix if sys.prefix != sys.base_prefix else "")')
 [ -n "$environment" ] || { echo "--node-copy: ${python[*]} is not in a virtual environment" >&2; exit 2; }

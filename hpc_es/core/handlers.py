@@ -7,12 +7,14 @@ are addressed to the run are left to it.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 from hpc_es.core.rank_output import say_error
 
@@ -106,3 +108,24 @@ def _leave_to_parent(number: int, frame: FrameType | None) -> None:
 
 
 os.register_at_fork(before=_before_fork, after_in_parent=_unblock, after_in_child=_in_child)
+
+
+@contextlib.contextmanager
+def raised_exits() -> Iterator[None]:
+    """Let `os._exit` of user code raise SystemExit, as sys.exit does: it would end the program as if it had finished.
+
+    Its forked children, and this package, end as before.
+    """
+    process, leave = OwnProcess(), os._exit
+
+    def exit_(status: int) -> NoReturn:
+        caller = str(sys._getframe(1).f_globals.get("__name__", ""))
+        if process.is_forked() or caller.partition(".")[0] == "hpc_es":
+            leave(status)
+        raise SystemExit(f"os._exit({status})")
+
+    os._exit = exit_
+    try:
+        yield
+    finally:
+        os._exit = leave

@@ -88,6 +88,7 @@ class Offers:
     compiled: bool = False  # whether it compiles the pure form of the policy or a model, and chooses the jobs of a call
     time_limits: tuple[str, ...] = ()  # options of the task that limit the time or the steps of a job
     measures_centre: bool = False  # whether evaluations measure vectors without a policy: `hpc-es eval`, target_return
+    automatic_sizes: bool = False  # whether its options are `AutomaticSizes`
 
 
 def no_barrier() -> None:
@@ -299,9 +300,8 @@ class SearchSize(NamedTuple):
     parameters: int  # that a candidate has of its own, such as the factors of low-rank noise
 
 
-@runtime_checkable
 class AutomaticSizes(Protocol):
-    """Options of a task with sizes that may be `auto`; they are chosen once, at the start of a run.
+    """Options of a task with sizes that may be `auto` (`Offers.automatic_sizes`), chosen once, at the start of a run.
 
     Results may depend on them, but not on the number of ranks: so neither may they.
     """

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import faulthandler
 import math
 import os
@@ -15,13 +14,13 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import NoReturn
 
 from hpc_es.core import closing
 from hpc_es.core.errors import Exit, LaunchError, UserError, exits_as_errors
-from hpc_es.core.handlers import HANDLED, Handlers, OwnProcess
+from hpc_es.core.handlers import HANDLED, Handlers, OwnProcess, raised_exits
 from hpc_es.core.machine import in_main_thread
 from hpc_es.core.quiet import show_once
 from hpc_es.core.rank_output import say_error
@@ -50,7 +49,7 @@ def guarded(body: Callable[[], int]) -> NoReturn:
     faulthandler.enable()
     process, end = OwnProcess(), ProgramEnd()
     try:
-        with raised_exits(process), exits_as_errors():
+        with raised_exits(), exits_as_errors():
             status = body()
     except BaseException as error:  # broad: no rank may end without the others
         process.end_forked()
@@ -67,27 +66,6 @@ def guarded(body: Callable[[], int]) -> NoReturn:
     else:
         end.begin(status)
     raise Exit(status)
-
-
-@contextlib.contextmanager
-def raised_exits(process: OwnProcess) -> Iterator[None]:
-    """Let `os._exit` of user code raise SystemExit, as sys.exit does: it would end the program as if it had finished.
-
-    Its forked children, and this package, end as before.
-    """
-    leave = os._exit
-
-    def exit_(status: int) -> NoReturn:
-        caller = str(sys._getframe(1).f_globals.get("__name__", ""))
-        if process.is_forked() or caller.partition(".")[0] == "hpc_es":
-            leave(status)
-        raise SystemExit(f"os._exit({status})")
-
-    os._exit = exit_
-    try:
-        yield
-    finally:
-        os._exit = leave
 
 
 def install_hooks() -> None:

@@ -135,8 +135,7 @@ def with_recovery(world: World, run: Callable[[bool], ExitReason]) -> ExitReason
 class PreparedRun:
     """Task, run directory and initial state that rank 0 prepares before the other ranks start."""
 
-    config: Config  # with numbers in place of `auto`
-    sizes: Mapping[str, int]  # these numbers, by option of the task
+    sizes: Mapping[str, int]  # numbers in place of `auto`, by option of the task
     built: BuiltTask
     opened: OpenedRun
     source: State | None  # of `policy.init_from`, for a new run
@@ -157,7 +156,7 @@ def prepare_run(config: Config, request: RunRequest) -> PreparedRun:
     config, built, numbers = with_sizes(config, built, request.directory, request.repetition)
     info = built.problem.environment_info()
     opened = open_run(request.directory, config, request.resume, request.repetition, info)
-    return PreparedRun(config, numbers, built, opened, source)
+    return PreparedRun(numbers, built, opened, source)
 
 
 def start_run(world: World, signals: Signals, config: Config, request: RunRequest) -> Run:

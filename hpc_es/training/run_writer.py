@@ -207,13 +207,9 @@ class RunWriter(Recorder):
         self._process, self._status, self._last_beat = this_process(), dict[str, object](), time.monotonic()
         self._end_status: EndStatus = "interrupted"
         self._export_env: Env = "unwrapped"  # the environment that policy.keras is made for
-        for warning in (
-            *([changed] if changed else []),
-            *opened.warnings,
-            *warnings_of(config),
-            *rounding_warnings(config, problem),
-            *problem.notices,
-        ):
+        if changed:
+            self._warn(changed)
+        for warning in (*opened.warnings, *warnings_of(config), *rounding_warnings(config, problem), *problem.notices):
             self._warn(warning)
 
     def _open_logs(self, old: Snapshot | None) -> None:
@@ -410,7 +406,7 @@ class RunWriter(Recorder):
         self._save(whole=False)
 
     def save_if_cheap(self) -> None:
-        """Write a checkpoint that is due by its generation; with `auto` only if few of them take little of the time."""
+        """Write a checkpoint that is due by its generation; with `auto` only while they take little of the time."""
         is_auto = self.config.checkpoint.interval == "auto"
         if not is_auto or (time.monotonic() - self._saved_at) * SAVING_SHARE >= self._saving_seconds:
             self.save_in_between()

@@ -12,7 +12,7 @@ from hpc_es.core.interfaces import AutomaticSizes, SearchSize
 from hpc_es.devices.decision import current_decision
 from hpc_es.training.build import BuiltTask, build_task
 from hpc_es.training.chunking import jobs_of_generation
-from hpc_es.training.compatibility import factorisation_of, needs
+from hpc_es.training.compatibility import factorisation_of, needs, offers
 
 
 def with_sizes(
@@ -41,8 +41,10 @@ def sized(config: Config, numbers: Mapping[str, int]) -> Config:
 
 def sizes(config: Config, built: BuiltTask, directory: Path | None = None) -> Mapping[str, int]:
     """Return numbers for the options of the task that are `auto`, by name; {} if there are none."""
-    options: object = config.task
-    if not isinstance(options, AutomaticSizes) or not options.automatic(SearchSize("cpu", 1, 1)):
+    if not offers(config).automatic_sizes:
+        return {}
+    options: AutomaticSizes = config.task
+    if not options.automatic(SearchSize("cpu", 1, 1)):
         return {}
     decision = current_decision()
     layout = built.policy.layout if built.policy is not None else getattr(built.problem, "layout", None)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from hpc_es.core.interfaces import AutomaticSizes, SearchSize
+from hpc_es.core.interfaces import Offers, SearchSize
 from hpc_es.tasks.jax_episodes.task import Options
 from hpc_es.tasks.model import task as model
+from hpc_es.training import sizes
 from hpc_es.training.sizes import _stored
 
 SMALL, LARGE = 4_481, 133_000  # parameters: 58 and 1 of them fit into a mebibyte
@@ -36,7 +38,6 @@ def test_lanes_and_jobs_per_call_follow_from_the_search(
     given: dict[str, Any], search: tuple[Any, int, int], lanes: int | None, jobs: int | None
 ) -> None:
     options = Options(env_id="gymnax:Pendulum-v1", **{"lanes": "auto", "jobs_per_call": "auto", **given})
-    assert isinstance(options, AutomaticSizes)
     expected = {"lanes": lanes, "jobs_per_call": jobs}
     assert options.automatic(SearchSize(*search)) == {name: value for name, value in expected.items() if value}
 
@@ -55,9 +56,15 @@ def test_lanes_and_jobs_per_call_follow_from_the_search(
 )
 def test_candidates_of_a_call_of_a_model_follow_from_their_size(search: tuple[Any, int, int], jobs: int) -> None:
     options = model.Options(model="my_model:make", jobs_per_call="auto")
-    assert isinstance(options, AutomaticSizes)
     assert options.automatic(SearchSize(*search)) == {"jobs_per_call": jobs}
     assert model.Options(model="my_model:make").automatic(SearchSize(*search)) == {}
+
+
+def test_option_of_a_custom_task_with_that_name_is_its_own_business(monkeypatch: pytest.MonkeyPatch) -> None:
+    config: Any = SimpleNamespace(task=SimpleNamespace(kind="own:Task", automatic=True))
+    monkeypatch.setattr(sizes, "offers", lambda config: Offers(problems=("vectors",)))
+    built: Any = None
+    assert sizes.with_sizes(config, built) == (config, None, {})
 
 
 def test_numbers_stay_as_they_are() -> None:

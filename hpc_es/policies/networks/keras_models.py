@@ -261,14 +261,19 @@ def require_same_network(layers: Sequence[SavedLayer], activation: str, normalis
         normalisation: `layer` or `none`, before the activation.
     """
     dense = [number for number, layer in enumerate(layers) if layer.kind == "Dense" and layer.name != VALUE]
+    weighted = [number for number, layer in enumerate(layers) if layer.kind == "LSTM" or number in dense]
     for number, layer in enumerate(layers):
-        is_hidden = bool(dense) and dense[0] <= number < dense[-1]
+        is_hidden = bool(weighted) and weighted[0] <= number < weighted[-1]
         is_named = layer.kind in ("Dense", "LSTM", "Activation", "LeakyReLU", "ReLU", "LayerNormalization")
         if not is_named and layer.kind not in AROUND:
             raise ValueError(f"its layer {layer.name!r} is a {layer.kind}, which the policy does not have")
         if layer.kind == "LayerNormalization" and normalisation != "layer":
             raise ValueError(f"expected normalisation {normalisation}, found the LayerNormalization {layer.name!r}")
+        if is_hidden and layer.kind in AROUND - {"Dropout", "InputLayer"}:
+            raise ValueError(f"its layer {layer.name!r}, a {layer.kind}, stands between hidden layers")
         found = activation_of(layer) if layer.kind != "LSTM" else None
+        if weighted and number >= weighted[-1] and layer.name != VALUE and found is not None:
+            raise ValueError(f"expected no activation of the outputs, found {found} ({layer.name!r})")
         if is_hidden and found not in (None, activation):
             raise ValueError(f"expected the activation {activation} in hidden layers, found {found} ({layer.name!r})")
     for first, last in pairwise(dense):

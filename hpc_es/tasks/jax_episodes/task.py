@@ -189,7 +189,7 @@ class CompiledTrajectories(PolicyTrajectories):
         return self._compiled_task.environment_info()
 
 
-OFFERS = Offers(problems=("vectors", "trajectories"), policy=True, compiled=True)
+OFFERS = Offers(problems=("vectors", "trajectories"), policy=True, compiled=True, automatic_sizes=True)
 LANES, JOBS_PER_CALL = 16, 64
 # Of `auto`. On a CPU the parameters of all lanes stay in its cache, and a population is some calls.
 CPU_LANES, CPU_LANE_BYTES, CPU_JOBS, CALLS = (16, 64), 1 << 20, (16, 256), 4

@@ -64,7 +64,7 @@ JOBS_PER_CALL = 16
 CPU_BYTES, CPU_JOBS = 32 << 20, 64
 GPU_BYTES, GPU_JOBS = 1 << 30, 1024
 
-OFFERS = Offers(problems=("vectors",), compiled=True, info=True, measures_centre=True)
+OFFERS = Offers(problems=("vectors",), compiled=True, info=True, measures_centre=True, automatic_sizes=True)
 
 
 @options
