@@ -46,6 +46,7 @@ COMMANDS: Mapping[str, str] = {  # command: its module
     "plot": "hpc_es.commands.runs",
     "results": "hpc_es.commands.runs",
     "eval": "hpc_es.commands.policies",
+    "trust": "hpc_es.commands.trust",
     "export": "hpc_es.commands.policies",
     "plan": "hpc_es.commands.cluster",
     "sbatch": "hpc_es.commands.batch",

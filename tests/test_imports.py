@@ -260,3 +260,10 @@ def test_worker_imports_neither_pydantic_nor_h5py_nor_tensorflow(tmp_path: Path)
     result = loaded(WORKER.format(text=dump_json(validate(EXAMPLE))), tmp_path)
     assert "gymnasium" in result
     assert not result & {"tensorflow", "keras", "pydantic", "matplotlib", "rich", "torch", "h5py", *COMPILED}
+
+
+def test_libraries_of_the_package_are_never_imported_from_directories_of_users() -> None:
+    from hpc_es.config.user_code import LIBRARIES
+
+    imported = {library for file in FILES for library in libraries(all_imports(file))}
+    assert imported - sys.stdlib_module_names - {"hpc_es"} <= LIBRARIES

@@ -22,12 +22,11 @@ from hpc_es.config.registry import module, within_config_directory
 from hpc_es.config.schema import USUAL_CHUNK, Config
 from hpc_es.core.closing import close
 from hpc_es.core.data import INFO, Chunk, Jobs, JsonObject, Outcome, ProblemState, Rows, cut
-from hpc_es.core.errors import CheckpointError, UserError
+from hpc_es.core.errors import UserError
 from hpc_es.core.global_generators import restored_generators
 from hpc_es.core.interfaces import ProbesHiddenState
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.core.machine import stepping_differences
-from hpc_es.core.paths import absolute
 from hpc_es.core.policy import Actor, Batch, Episodic, Policy
 from hpc_es.core.population import unperturbed
 from hpc_es.core.quiet import show_once
@@ -43,9 +42,9 @@ from hpc_es.report.saved_policy import (
     require_stochastic,
     single_episodes,
 )
-from hpc_es.storage.checkpoint import is_full, load
-from hpc_es.storage.checkpoint_directory import BEST, DIRECTORY, Store
+from hpc_es.storage.checkpoint import load
 from hpc_es.storage.results import require_run
+from hpc_es.storage.trust import Decision, checkpoints, combined
 from hpc_es.training.compatibility import device_request
 
 Changed = Callable[[StoredPolicy], StoredPolicy]
@@ -221,43 +220,31 @@ def statistics(rows: Rows) -> JsonObject:
 # All snapshots.
 
 
-def snapshots(run: Path, trust: bool = False) -> list[str]:
-    """Return the numbered checkpoints of a run, oldest first, and best.h5 if it exists.
+def prepare_all(run: Path, overridden: Changed, trust: bool = False) -> JsonObject:
+    """Return, on rank 0, the argument of `evaluate_all`: paths, what may be imported, native stepping's differences.
 
-    Raises CheckpointError without checkpoints, and, unless `trust` is set, UserError if custom code has changed since.
+    Raises CheckpointError without checkpoints, and UserError if the code of one is not trusted (`storage.trust`).
     """
     require_run(run)
-    candidates = [path for folder in (run, run / DIRECTORY) for path in [*Store(folder).paths(), folder / BEST]]
-    paths = [path for path in candidates if path.exists() and is_full(path)]
-    if not paths:
-        raise CheckpointError(f"{run}: expected a run directory with checkpoints, found none")
-    for path in paths:
-        check_snapshot(path, load(path), trust)
-    return [str(absolute(path)) for path in paths]  # environments may change the current directory
-
-
-def prepare_all(run: Path, overridden: Changed, trust: bool = False) -> JsonObject:
-    """Return, on rank 0, the argument of `evaluate_all`: paths, and the results of comparing native stepping."""
-    paths = snapshots(run, trust)
-    task = overridden(read_evaluated(Path(paths[0]), trust=trust)).config.task
+    paths = checkpoints(run)  # absolute, since environments may change the current directory
+    code = combined(check_snapshot(path, load(path), trust) for path in paths)
+    task = overridden(read_evaluated(paths[0], trust=code)).config.task
     if getattr(task, "stepping", "") in {"auto", "native"}:
         close(task.env_id, single_episodes(task).close)
-    return {"paths": paths, "differences": stepping_differences}
+    return {"paths": list(map(str, paths)), "code": code.message(), "differences": stepping_differences}
 
 
-def evaluate_all(
-    world: World, prepared: JsonObject, asked: EvaluationRequest, overridden: Changed, trust: bool = False
-) -> list[JsonObject]:
+def evaluate_all(world: World, prepared: JsonObject, asked: EvaluationRequest, overridden: Changed) -> list[JsonObject]:
     """Return one row per snapshot, in order, on every rank; every rank calls this and evaluates its share.
 
     `prepared` is the result of `prepare_all` on rank 0; `overridden(source)` returns the same theta with another task.
     """
     stepping_differences.update(prepared["differences"])
-    paths = prepared["paths"]
-    choose_device(world, overridden(read_evaluated(Path(paths[0]), trust=trust)).config)
+    paths, code = prepared["paths"], Decision.from_message(prepared["code"])
+    choose_device(world, overridden(read_evaluated(Path(paths[0]), trust=code)).config)
     own = {}
     for index in range(world.rank, len(paths), world.size):
-        source = overridden(read_evaluated(Path(paths[index]), trust=trust))
+        source = overridden(read_evaluated(Path(paths[index]), trust=code))
         own[index] = {"snapshot": Path(paths[index]).name, **evaluate(source, asked)}
     gathered = world.allgather(np.frombuffer(json.dumps(own).encode(), np.uint8))
     rows = {int(index): row for part in gathered for index, row in json.loads(part.tobytes()).items()}

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
-from hpc_es.config import registry
+from hpc_es.config import user_code
 from hpc_es.config.config_strings import is_config_string
 from hpc_es.config.loading import read
 from hpc_es.config.schema import Config
@@ -170,7 +170,7 @@ def _config(source: ConfigSource, output: Path | None) -> Config:
     if isinstance(source, str | Path):
         source = read(_source(source))
     else:
-        registry.make_importable()
+        user_code.make_importable()
     config = source if isinstance(source, Config) else valid_config(source, output)
     if config.repetitions > 1:
         raise ConfigError([("repetitions", f"is {config.repetitions}, but train() runs one: call it for each one")])

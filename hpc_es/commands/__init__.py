@@ -9,4 +9,4 @@ WHICH = (
     "theta to use (default: of a run the one with the better evaluation, of best.h5 the best one, "
     "of another checkpoint file that of its generation)"
 )
-TRUST = "run custom code (kinds, programs) that differs from the code that the checkpoint was trained with"
+TRUST = "run the custom code that the run names, whoever wrote it, this once (see hpc-es trust)"

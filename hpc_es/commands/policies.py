@@ -109,7 +109,7 @@ def _eval_all(arguments: argparse.Namespace) -> int:
                 sys.stderr.write(f"hpc-es: {ended.reason.text}\n")
             return ended.reason.status
         with stdout_to_stderr():
-            rows = evaluate_all(world, prepared, asked, changed, trust)
+            rows = evaluate_all(world, prepared, asked, changed)
         if world.rank == 0 and arguments.output:
             write_text(arguments.output, table(rows))
         elif world.rank == 0:
@@ -220,14 +220,21 @@ def run_export(arguments: argparse.Namespace) -> int:
 
 def _export_all(path: Path, folder: Path, options: ExportOptions) -> int:
     """Write one .keras file per checkpoint of a run, with the name of the checkpoint, and best.keras."""
-    from hpc_es.api.evaluate import snapshots
     from hpc_es.report.export import SUFFIX, export
+    from hpc_es.report.saved_policy import check_snapshot
+    from hpc_es.storage.checkpoint import load
+    from hpc_es.storage.results import require_run
+    from hpc_es.storage.trust import checkpoints
 
     if options.which is not None:
         raise UserError("--all exports every checkpoint: leave --which out")
     if folder.suffix or (folder.exists() and not folder.is_dir()):
         raise UserError(f"{folder}: expected a directory for the files of --all")
-    for snapshot in map(Path, snapshots(path, options.trust)):
+    require_run(path)
+    files = checkpoints(path)
+    for snapshot in files:
+        check_snapshot(snapshot, load(snapshot), options.trust)
+    for snapshot in files:
         folder.mkdir(parents=True, exist_ok=True)
         file = folder / snapshot.with_suffix(SUFFIX).name
         note = export(snapshot, file, options)

@@ -16,7 +16,7 @@ import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
-from hpc_es.config import config_strings, registry, validation
+from hpc_es.config import config_strings, registry, user_code, validation
 from hpc_es.config.notebook_config import read_config
 from hpc_es.config.options import Hint, OptionsClass, Row, field_hints, kinds_mark, markdown, options_class, rows
 from hpc_es.config.schema import Config
@@ -118,7 +118,7 @@ def draft(data: ConfigData) -> tuple[Config, Problems]:
         data = nested(data)
     data, wrong = _with_directories(data)
     if isinstance(directory := data.get("directory"), str):
-        registry.make_importable(*registry.import_directories(), directory)
+        user_code.add_importable(directory)
     config, problems = validation.draft(Config, with_presets(Config, data))
     problems += wrong
     return config, problems
@@ -238,9 +238,9 @@ def _read(source: Path | str, overrides: Iterable[str]) -> tuple[ConfigData, str
     from hpc_es.config.yaml_text import override  # imports yaml, which other ranks than 0 do not need
 
     if isinstance(source, str) and config_strings.is_config_string(source):
-        registry.make_importable()
+        user_code.make_importable()
         return config_strings.parse_config_string(source, override({}, overrides).get("task")), ""
-    registry.make_importable(Path(source).parent)
+    user_code.make_importable(Path(source).parent)
     return read_config(Path(source)), Path(source).stem
 
 

@@ -5,8 +5,7 @@ A built-in kind is a module with `Options`, whose field `kind` defaults to the n
 
 A custom kind is a module, `kind: my_package.my_module`, or an object in a module, `kind: my_file:Name`, with the same
 names (see `core/interfaces.py`); its `Options` are made with `hpc_es.extend.options`. Its module is imported from the
-current directory or the directory of the config. Both are appended to sys.path, so that no file there replaces a
-library, but never a run directory, which may come from somebody else. Rank 0 sends the directories to the other ranks,
+current directory or the directory of the config (`config.user_code`). Rank 0 sends the directories to the other ranks,
 and checkpoints record them for `hpc-es eval`.
 """
 
@@ -14,21 +13,16 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import hashlib
 import importlib
-import inspect
-import os
-import pkgutil
 import re
-import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from importlib.machinery import ModuleSpec, PathFinder, all_suffixes
-from pathlib import Path, PurePosixPath
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, TypeGuard
-from zipimport import zipimporter
 
+from hpc_es.config.source_code import is_installed, source_path
+from hpc_es.config.user_code import search_path_text
 from hpc_es.core.errors import ConfigError, nearest
 from hpc_es.core.paths import current_directory, expanded
 
@@ -75,12 +69,9 @@ MODULES: Mapping[Package, Mapping[str, str]] = {
 }
 
 
-RUN_MARKS = ("checkpoints/*.h5", "checkpoint_*.h5", "trials.json", "repetition_*/config.yaml")
 REQUIRED = {"algorithms": ("Options", "build", "NEEDS"), "tasks": ("Options", "build", "OFFERS")}
 REQUIRED_ALWAYS = ("Options", "build")
-INSTALLED = {"site-packages", "dist-packages"}  # directories of installed packages
 _USER_KIND = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*(:[A-Za-z_]\w*)?", re.ASCII)
-_import_directories: list[str] = []
 
 
 def kinds(package: Package) -> tuple[str, ...]:
@@ -190,195 +181,6 @@ def _import_module(module: str, key: str) -> ModuleType:
     except (Exception, SystemExit) as error:  # of the user's code
         text = f"the module {module!r} fails when it is imported: {type(error).__name__}: {error}"
         raise ConfigError([(key, text)]) from error
-
-
-# Directories of the user's modules.
-
-
-def make_importable(*directories: Path | str) -> None:
-    """Make modules in the current directory and in these directories importable, in addition to earlier ones.
-
-    Outputs of runs and tunings, and directories directly within them, are left out.
-    """
-    candidates = [current_directory(), *(Path(directory).absolute() for directory in directories)]
-    allowed = []
-    for directory in filter(Path.is_dir, candidates):
-        if not any(any(path.glob(mark)) for path in (directory, directory.parent) for mark in RUN_MARKS):
-            allowed.append(str(directory))
-    import_from(allowed)
-
-
-def import_from(directories: Iterable[str]) -> None:
-    """Make modules in these directories importable, which `make_importable` has checked on rank 0."""
-    _import_directories[:] = dict.fromkeys(directories)
-    # "" and "." do not count: they mean another directory as soon as code of the user changes the current one.
-    sys.path += [directory for directory in _import_directories if directory not in sys.path]
-
-
-def import_directories() -> tuple[str, ...]:
-    """Return the directories of the last call of `make_importable`."""
-    return tuple(_import_directories)
-
-
-def search_path_text() -> str:
-    """Return the directories that custom kinds are imported from, for an error message."""
-    directories = ", ".join(import_directories())
-    return f"{directories} and the Python path" if directories else "the Python path"
-
-
-# Sources of the user's modules, which are found without importing them: on disk, in a .zip file on the path, or from
-# any other importer that has the source. The module `__main__`, a script or a notebook, is running already.
-
-MAIN = "__main__"
-
-
-def source_files(kind: str) -> dict[str, bytes]:
-    """Return the source of a custom kind by the name of its file: a module, or all .py files of its package.
-
-    Compiled files take the place of missing .py files. {} if there is no source.
-    """
-    if kind.partition(":")[0] == MAIN:
-        return _main_sources(kind.partition(":")[2])
-    spec = _module_spec(kind)
-    if spec is None:
-        return {}
-    if spec.submodule_search_locations is not None and spec.has_location:
-        files = dict(_package_files(spec))
-        return {name: content for name, content in files.items() if name.endswith(".py")} or files
-    content = _module_content(spec)
-    return {} if content is None else {Path(spec.origin or spec.name).name: content}
-
-
-def source_path(kind: str) -> str:
-    """Return the file of a custom kind, or that of its package, for messages; "" if it is not a file."""
-    if kind.partition(":")[0] == MAIN:
-        return str(getattr(sys.modules[MAIN], "__file__", ""))
-    spec = _module_spec(kind)
-    return str(spec.origin) if spec is not None and spec.has_location else ""
-
-
-def is_installed(kind: str) -> bool:
-    """Return whether a module belongs to Python or to an installed distribution."""
-    spec = _module_spec(kind)
-    if spec is None or spec.origin is None or not spec.has_location:
-        return re.split("[.:]", kind)[0] in sys.stdlib_module_names
-    import sysconfig
-
-    origin = Path(spec.origin)
-    return bool(INSTALLED & set(origin.parts)) or origin.is_relative_to(sysconfig.get_path("stdlib"))
-
-
-def _module_spec(kind: str) -> ModuleSpec | None:
-    """Return the spec of the first part of a module's name that is not a folder without __init__.py; None if missing.
-
-    `importlib.util.find_spec` would import the packages above the module.
-    """
-    locations: list[str] | None = None
-    parts = kind.partition(":")[0].split(".")
-    for count in range(1, len(parts) + 1):
-        spec = _find_spec(".".join(parts[:count]), locations)
-        if spec is None or spec.origin is not None or spec.submodule_search_locations is None:
-            return spec
-        locations = list(spec.submodule_search_locations)
-    return None
-
-
-def _find_spec(name: str, locations: list[str] | None) -> ModuleSpec | None:
-    for finder in sys.meta_path:
-        if locations is not None and finder is PathFinder:
-            spec = _find_in_folders(name, locations)
-        else:
-            spec = finder.find_spec(name, locations)
-        if spec is not None:
-            return spec
-    return None
-
-
-def _find_in_folders(name: str, locations: list[str]) -> ModuleSpec | None:
-    """Return what `PathFinder` finds in these folders; for a folder in it, that one needs the imported parent."""
-    portions: list[str] = []
-    for entry in locations:
-        importer: Any = pkgutil.get_importer(entry)
-        spec: ModuleSpec | None = None if importer is None else importer.find_spec(name)
-        if spec is None:
-            continue
-        if spec.loader is not None:
-            return spec
-        portions += spec.submodule_search_locations or ()
-    if not portions:
-        return None
-    folder = ModuleSpec(name, None, is_package=True)
-    folder.submodule_search_locations = portions
-    return folder
-
-
-def _module_content(spec: ModuleSpec) -> bytes | None:
-    """Return the content of a module's file, or the source that its importer has; None without both."""
-    loader: Any = spec.loader
-    with contextlib.suppress(AttributeError, OSError):  # the loader has no files, or this one has gone
-        if spec.has_location:
-            content: bytes = loader.get_data(spec.origin)
-            return content
-    with contextlib.suppress(AttributeError, ImportError, OSError):
-        source: str | None = loader.get_source(spec.name)
-        return None if source is None else source.encode()
-    return None
-
-
-def _package_files(spec: ModuleSpec) -> Iterator[tuple[str, bytes]]:
-    """Yield the names and contents of the code files of a package."""
-    folder, suffixes = Path(str(spec.origin)).parent, tuple(all_suffixes())
-    if isinstance(spec.loader, zipimporter):
-        from zipfile import ZipFile  # few ranks need it
-
-        inside = folder.relative_to(spec.loader.archive)
-        with ZipFile(spec.loader.archive) as archive:
-            for name in archive.namelist():
-                if name.endswith(suffixes) and PurePosixPath(name).is_relative_to(inside):
-                    yield PurePosixPath(name).relative_to(inside).as_posix(), archive.read(name)
-        return
-    for parent, _, names in os.walk(folder):
-        if not parent.endswith("__pycache__"):
-            for path in (Path(parent, name) for name in names if name.endswith(suffixes)):
-                yield path.relative_to(folder).as_posix(), path.read_bytes()
-
-
-def is_in_main(kind: str) -> bool:
-    """Return whether this is a class or function of the running script or notebook, as far as its name tells."""
-    module, _, name = kind.partition(":")
-    found = getattr(sys.modules[MAIN], name.partition(".")[0], None)
-    return module == MAIN and (name.startswith("<") or getattr(found, "__module__", None) == MAIN)
-
-
-def _main_sources(name: str) -> dict[str, bytes]:
-    """Return the source of the running script, or of a class or function of a notebook; {} if `name` is not in it."""
-    if not is_in_main(f"{MAIN}:{name}"):
-        return {}
-    main: Any = sys.modules[MAIN]
-    if file := getattr(main, "__file__", None):
-        with contextlib.suppress(AttributeError, OSError):
-            return {Path(file).name: main.__loader__.get_data(file)}
-    # Of a class in a notebook Python finds the methods only.
-    found = getattr(main, name.partition(".")[0], None)
-    functions = [found, *vars(found).values()] if isinstance(found, type) else [found]
-    parts = []
-    for function in functions:
-        with contextlib.suppress(TypeError, OSError):  # no function, or no source
-            parts.append(inspect.getsource(function))  # type: ignore[arg-type]
-    return {name: "".join(parts).encode()} if parts else {}
-
-
-def source_hash(kind: str) -> str:
-    """Return the SHA-256 of the source of a custom kind in hexadecimal, "" if there is no source.
-
-    For a module it is the hash of the file; for a package that of the lines "<sha256>  <path>" of its files, sorted by
-    path.
-    """
-    hashes = {name: hashlib.sha256(content).hexdigest() for name, content in source_files(kind).items()}
-    if len(hashes) <= 1:
-        return "".join(hashes.values())
-    lines = "".join(f"{hashes[name]}  {name}\n" for name in sorted(hashes))
-    return hashlib.sha256(lines.encode()).hexdigest()
 
 
 # The directory of the config, to which relative paths in it refer.

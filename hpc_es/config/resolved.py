@@ -2,10 +2,10 @@
 
 config = parse_resolved(dump(config))           rebuilt without validation and without pydantic
 
-Also the SHA-256 of the custom code that a config runs, and whether a checkpoint may run it. A built-in kind that runs
-custom code (such as an external program) has a function `sources(section, directory)` in its module. From the section
-as plain data and the directory of the config it returns the SHA-256 by name, "" for missing code, without importing or
-running it.
+Also the SHA-256 of the custom code that a config runs, which `storage.trust` allows or not. A built-in kind
+that runs custom code (such as an external program) has a function `sources(section, directory)` in its module. From the
+section as plain data and the directory of the config it returns the SHA-256 by name, "" for missing code, without
+importing or running it.
 """
 
 from __future__ import annotations
@@ -30,19 +30,11 @@ from hpc_es.config.options import (
     options_class,
     union_members,
 )
-from hpc_es.config.registry import (
-    MAIN,
-    Package,
-    find,
-    is_in_main,
-    is_user_kind,
-    search_path_text,
-    source_hash,
-    source_path,
-)
+from hpc_es.config.registry import Package, find, is_user_kind
 from hpc_es.config.schema import USUAL_CHUNK, Config
+from hpc_es.config.source_code import source_hash
 from hpc_es.core.data import ConfigData
-from hpc_es.core.errors import ConfigError, UserError
+from hpc_es.core.errors import ConfigError
 
 
 def resolved(config: Config) -> ConfigData:
@@ -214,35 +206,6 @@ def _sections(data: ConfigData) -> Iterator[tuple[Package, ConfigData]]:
         mark, section = kinds_mark(hint), data.get(name)
         if mark and isinstance(section, Mapping):
             yield mark.package, section
-
-
-def check_trust(data: ConfigData, recorded: Mapping[str, str], trusted: bool, where: str) -> None:
-    """Raise UserError if custom code has changed since training and is not `trusted`, or if its source is missing.
-
-    `data` is the config of the checkpoint `where`, `recorded` are the hashes in it.
-    """
-    hashes = sources(data)
-    running = {name for name in hashes if is_in_main(name)}
-    # Modules of entry points, which are not known before the environment is imported.
-    hashes |= {name: source_hash(name) for name in recorded if name not in hashes and ":" in name}
-    for name, now in hashes.items():
-        before, is_main = recorded.get(name, ""), name.startswith(f"{MAIN}:")
-        if is_main and name not in running:
-            own = name.partition(":")[2].rpartition(".")[2].strip("<>")
-            text = f"{where} needs {name!r} of the script or notebook that trained it, which is not running here"
-            remedy = f"move it to a module, such as my_module.py, use it from there (my_module:{own}), and train again"
-            raise UserError(f"{text}: {remedy}")
-        if not now and not is_main:
-            searched = search_path_text() if ":" in name or is_user_kind(name) else data.get("directory") or "."
-            text = f"expected the source of {name!r}, which {where} needs, found none in {searched}"
-            raise UserError(f"{text}: start this command in its directory")
-        if (now != before or not now) and not trusted:
-            path = source_path(name) if ":" in name or is_user_kind(name) else ""
-            source = f"source {path}" if path else "source"
-            has = f"has SHA-256 {now[:12]}" if now else "is not known"
-            was = f"the policy was trained with {before[:12]}" if before else "the checkpoint records none"
-            text = f"{where} would run {name!r}, whose {source} {has}, but {was}"
-            raise UserError(f"{text}: read what it does, and give --trust (trust=True) to run it")
 
 
 def changes(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:

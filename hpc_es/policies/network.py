@@ -25,7 +25,8 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 from hpc_es.config.options import Count, PathText, option, options
-from hpc_es.config.registry import config_directory, import_function, source_hash
+from hpc_es.config.registry import config_directory, import_function
+from hpc_es.config.source_code import source_hash
 from hpc_es.core.data import Box, Float32, Normaliser, ObservationSpec, Spaces
 from hpc_es.core.errors import ConfigError, failure_from_error, missing_text
 from hpc_es.core.global_generators import restored_generators

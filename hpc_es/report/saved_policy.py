@@ -17,10 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from hpc_es.algorithms.actor_critic.episodes import SamplingActor
-from hpc_es.config import registry
 from hpc_es.config.options import Options, build_kind, field_hints, with_paths
 from hpc_es.config.registry import module, policy_builder, within_config_directory
-from hpc_es.config.resolved import check_trust, completed, named_user_kinds, parse_resolved, plain_data
+from hpc_es.config.resolved import completed, named_user_kinds, parse_resolved, plain_data
 from hpc_es.config.schema import Config
 from hpc_es.core.closing import close
 from hpc_es.core.data import Array, Arrays, Discrete, Float32, Normaliser, Spaces, not_finite_text
@@ -36,6 +35,7 @@ from hpc_es.storage.checkpoint_directory import BEST, find
 from hpc_es.storage.results import require_run
 from hpc_es.storage.status import final_evaluation, is_surpassed
 from hpc_es.storage.stepping_cache import remembered
+from hpc_es.storage.trust import Consent, Decision, decide
 from hpc_es.tasks.observation_statistics import REFERENCE_HASH, not_finite, random_observations, sha256
 
 if TYPE_CHECKING:
@@ -133,11 +133,11 @@ def _has_numpy_backend(options: Any) -> bool:
     return not choices or "numpy" in choices
 
 
-def read_policy(path: Path, which: Which | None = None, trust: bool = False) -> StoredPolicy:
+def read_policy(path: Path, which: Which | None = None, trust: Consent = False) -> StoredPolicy:
     """Return the policy of a run or checkpoint with the best or the last theta; see `read_theta` for `which`.
 
     Raises CheckpointError without a valid checkpoint or policy, or for "best" without an evaluation; UserError if the
-    user's code in the config has changed since the training, unless `trust`.
+    user's code in the config is not trusted, see `storage.trust`.
     """
     stored = read_evaluated(path, which, trust)
     if stored.config.policy is None:
@@ -146,7 +146,7 @@ def read_policy(path: Path, which: Which | None = None, trust: bool = False) -> 
     return stored
 
 
-def read_evaluated(path: Path, which: Which | None = None, trust: bool = False) -> StoredPolicy:
+def read_evaluated(path: Path, which: Which | None = None, trust: Consent = False) -> StoredPolicy:
     """Return the policy of a run or checkpoint like `read_policy`, or the parameters of a model."""
     file, snapshot, which = read_theta(path, which, trust)
     config = parse_resolved(snapshot.config_text)
@@ -156,7 +156,7 @@ def read_evaluated(path: Path, which: Which | None = None, trust: bool = False) 
     return stored_policy(file, snapshot, which)
 
 
-def read_theta(path: Path, which: Which | None = None, trust: bool = False) -> tuple[Path, Snapshot, Which]:
+def read_theta(path: Path, which: Which | None = None, trust: Consent = False) -> tuple[Path, Snapshot, Which]:
     """Return the file and checkpoint of a run or checkpoint that has the best or the last theta, and which of them.
 
     If `which` is None, this is the best theta of a file best.h5 and the last theta of any other
@@ -165,7 +165,7 @@ def read_theta(path: Path, which: Which | None = None, trust: bool = False) -> t
     better result. The best theta of a killed run may be newer than its newest numbered checkpoint.
 
     Raises CheckpointError without a valid checkpoint or theta, or for "best" without an evaluation; UserError if the
-    user's code in the config has changed since the training, unless `trust`.
+    user's code in the config is not trusted, see `storage.trust`.
     """
     require_run(path)
     if which is None and path.is_file():
@@ -206,10 +206,12 @@ def stored_policy(path: Path, snapshot: Snapshot, which: Which) -> StoredPolicy:
     return StoredPolicy(path, config, which, generation, shared, reference)
 
 
-def check_snapshot(path: Path, snapshot: Snapshot, trust: bool) -> None:
-    """Restore the import paths of the training run; UserError if user code has changed since, unless `trust`."""
-    registry.make_importable(*snapshot.provenance.get("import_paths", ()))
-    check_trust(plain_data(snapshot.config_text), snapshot.provenance.get("sources", {}), trust, str(path))
+def check_snapshot(path: Path, snapshot: Snapshot, trust: Consent) -> Decision:
+    """Make the code of a run importable; UserError if it is missing or not trusted (`storage.trust`)."""
+    if not isinstance(trust, Decision):
+        trust = decide(path, plain_data(snapshot.config_text), snapshot.provenance, trust)
+    trust.apply()
+    return trust
 
 
 def _better(path: Path, snapshot: Snapshot) -> tuple[Path, Snapshot]:

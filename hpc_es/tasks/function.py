@@ -20,7 +20,8 @@ from typing import Literal
 import numpy as np
 
 from hpc_es.config.options import Natural, option, options
-from hpc_es.config.registry import config_path, import_function, source_hash
+from hpc_es.config.registry import config_path, import_function
+from hpc_es.config.source_code import source_hash
 from hpc_es.core.data import ConfigData, Float64
 from hpc_es.core.errors import ConfigError, Problems
 from hpc_es.core.interfaces import Offers, Searched

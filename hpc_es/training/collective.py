@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from hpc_es.config import registry
+from hpc_es.config import user_code
 from hpc_es.config.resolved import dump_json, parse_resolved, sources
 from hpc_es.config.schema import Config
 from hpc_es.core.data import Array, Arrays, Chunk, JsonObject, State, aligned_empty, dataclass
@@ -87,7 +87,7 @@ def config_message(config: Config) -> JsonObject:
     Without a directory of its own, the config has the current one, which code of the user may change during the run.
     """
     config = replace(config, directory=config.directory or str(current_directory()))
-    return {"config": dump_json(config), "import_paths": list(registry.import_directories())}
+    return {"config": dump_json(config), "import_paths": list(user_code.import_directories())}
 
 
 def config_from_message(world: World, message: JsonObject) -> Config:
@@ -96,7 +96,7 @@ def config_from_message(world: World, message: JsonObject) -> Config:
     Every rank calls this.
     """
     if world.rank:
-        registry.import_from(message["import_paths"])
+        user_code.import_from(message["import_paths"])
     own = json.dumps(sources(json.loads(message["config"]))).encode()
     hashes = [json.loads(item.tobytes()) for item in world.allgather(np.frombuffer(own, np.uint8))]
     problems = [

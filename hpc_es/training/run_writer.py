@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import gc
+import json
 import os
 import shutil
 import time
@@ -13,9 +14,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, get_args
 
-from hpc_es.config import registry
+from hpc_es.config import user_code
 from hpc_es.config.options import warnings_of
-from hpc_es.config.resolved import config_hash, dump, resolved, software_warning, sources, with_history
+from hpc_es.config.resolved import config_hash, dump, dump_json, resolved, software_warning, sources, with_history
 from hpc_es.config.schema import Config, Report
 from hpc_es.core.data import IMAGE, Array, Arrays, JsonObject, Results, Rows, State, without_info
 from hpc_es.core.errors import RunError, UserError
@@ -41,6 +42,7 @@ from hpc_es.storage.status import (
     now,
     this_process,
 )
+from hpc_es.storage.trust import trust_own
 from hpc_es.tasks.problems import ranks_returns
 from hpc_es.training.collective import FailureReport
 from hpc_es.training.compatibility import needs, offers, points_text, rounding_warnings
@@ -169,7 +171,7 @@ class RunWriter(Recorder):
             **environment_info(world.library, world.size),
             **(decision.provenance(world) if (decision := current_decision()) else {}),
             **problem.environment_info(),
-            "import_paths": list(registry.import_directories()),
+            "import_paths": list(user_code.import_directories()),
             "sources": sources(resolved(config)),
         }
         self._provenance = with_history(current, old.provenance if old else {})
@@ -199,6 +201,7 @@ class RunWriter(Recorder):
             remove_leftovers(self.directory / name)
         self._text, self._hash = dump(config), config_hash(config)
         write_text(self.directory / CONFIG, self._text + as_comment(self._provenance))
+        self._trust_code()
         goal, scores = getattr(config.task, "goal", None), offers(config).measures_centre
         self.progress = Progress(self.directory, config.stop, show_progress, goal, scores)
         self._open_logs(old)
@@ -530,6 +533,10 @@ class RunWriter(Recorder):
         )
         write_json(self.directory / RESULT, result)
         return result
+
+    def _trust_code(self) -> None:
+        """Let this user open the run later, with the code that it runs now."""
+        trust_own(self.directory, json.loads(dump_json(self.config)), self._provenance["sources"])
 
     def close(self) -> None:
         """Close the files and release the directory."""

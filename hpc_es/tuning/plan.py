@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Annotated, Any, Literal
 
-from hpc_es.config import config_strings, registry, validation
+from hpc_es.config import config_strings, user_code, validation
 from hpc_es.config.loading import validate
 from hpc_es.config.notebook_config import read_config
 from hpc_es.config.options import Count, Limits, option, options
@@ -222,7 +222,7 @@ def load(path: Path, fixed: Iterable[str] = ()) -> TuningPlan:
 
     Raises ConfigError with all errors: the valid part of the space is also tried on the base config.
     """
-    registry.make_importable(path.parent)
+    user_code.make_importable(path.parent)
     data, problems = _with_fixed(read_yaml(path), fixed)
     tuning = None
     try:
@@ -265,7 +265,7 @@ def _base(path: Path, name: object) -> tuple[ConfigData, str | None, list[Config
         return {}, None, []
     is_string = config_strings.is_config_string(name)
     directory = (path if is_string else path.parent / name).resolve().parent
-    registry.make_importable(path.parent, directory)
+    user_code.make_importable(path.parent, directory)
     try:
         return (
             (config_strings.parse_config_string(name) if is_string else read_config(path.parent / name)),

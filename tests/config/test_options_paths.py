@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpc_es.config import registry
+from hpc_es.config import user_code
 from hpc_es.config.loading import draft, load, table, validate
 from hpc_es.config.options import build_kind, with_paths
 from hpc_es.config.resolved import dump, dump_json, identity, parse_resolved
@@ -212,10 +212,10 @@ def test_entries_of_the_path_that_follow_the_current_directory_do_not_count(
 ) -> None:
     """A module is still found after a simulator has changed the directory."""
     monkeypatch.setattr(sys, "path", ["", ".", *sys.path])
-    monkeypatch.setattr(registry, "_import_directories", [])
-    registry.make_importable()
+    monkeypatch.setattr(user_code, "_current", [])
+    user_code.make_importable()
     assert str(tmp_path) in sys.path
-    registry.make_importable()
+    user_code.make_importable()
     assert sys.path.count(str(tmp_path)) == 1
 
 

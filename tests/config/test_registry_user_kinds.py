@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc_es.config import registry
+from hpc_es.config import registry, source_code, user_code
 from hpc_es.config.loading import load, table, validate
 from hpc_es.config.resolved import dump, dump_json, identity, parse_resolved
 from hpc_es.core.errors import ConfigError
@@ -53,8 +53,8 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
     """Write a module with a unique name into the current directory; return the name."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.setattr(registry, "_import_directories", [])
-    registry.make_importable()
+    monkeypatch.setattr(user_code, "_current", [])
+    user_code.make_importable()
 
     def write(source: str = SOURCE) -> str:
         name = f"own_{next(_numbers)}"
@@ -183,9 +183,9 @@ def test_user_directories_are_appended_to_the_path_once(
     before = [*sys.path]
     (tmp_path / "beside").mkdir()
     for _ in range(2):
-        registry.make_importable(tmp_path / "beside", tmp_path / "not there")
+        user_code.make_importable(tmp_path / "beside", tmp_path / "not there")
     assert sys.path == [*before, str(tmp_path / "beside")]
-    assert registry.import_directories() == (str(tmp_path), str(tmp_path / "beside"))
+    assert user_code.import_directories() == (str(tmp_path), str(tmp_path / "beside"))
 
 
 def test_modules_next_to_the_config_are_found(own: Callable[..., str], tmp_path: Path) -> None:
@@ -202,8 +202,8 @@ def test_run_directory_is_not_searched_for_modules(own: Callable[..., str], tmp_
     run = tmp_path / "runs" / "a"
     (run / "checkpoints").mkdir(parents=True)
     (run / mark).touch()
-    registry.make_importable(run, run / "checkpoints", tmp_path / "runs")
-    assert registry.import_directories() == (str(tmp_path), str(tmp_path / "runs"))
+    user_code.make_importable(run, run / "checkpoints", tmp_path / "runs")
+    assert user_code.import_directories() == (str(tmp_path), str(tmp_path / "runs"))
 
 
 # Sources.
@@ -212,10 +212,10 @@ def test_run_directory_is_not_searched_for_modules(own: Callable[..., str], tmp_
 def test_hash_of_a_module_is_that_of_its_file_without_import(own: Callable[..., str]) -> None:
     source = "import pathlib\npathlib.Path('ran').touch()\n"
     name = own(source)
-    assert registry.source_hash(f"{name}:Net") == hashlib.sha256(source.encode()).hexdigest()
+    assert source_code.source_hash(f"{name}:Net") == hashlib.sha256(source.encode()).hexdigest()
     assert name not in sys.modules
     assert not Path("ran").exists()
-    assert registry.source_hash("not_there:Net") == ""
+    assert source_code.source_hash("not_there:Net") == ""
 
 
 def test_hash_of_a_package_is_of_all_its_files(own: Callable[..., str], tmp_path: Path) -> None:
@@ -227,7 +227,7 @@ def test_hash_of_a_package_is_of_all_its_files(own: Callable[..., str], tmp_path
     (package / "notes.txt").write_text("nothing")
     lines = [f"{hashlib.sha256(text.encode()).hexdigest()}  {name}\n" for name, text in sorted(contents.items())]
     expected = hashlib.sha256("".join(lines).encode()).hexdigest()
-    assert registry.source_hash("my_package_of_nets.net") == expected
+    assert source_code.source_hash("my_package_of_nets.net") == expected
     assert not Path("ran").exists()
     (package / "inner" / "a.py").write_text("x = 2")
-    assert registry.source_hash("my_package_of_nets.net") != expected
+    assert source_code.source_hash("my_package_of_nets.net") != expected

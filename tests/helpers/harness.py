@@ -206,12 +206,20 @@ def clean_environment() -> dict[str, str]:
 
 
 def _states(pids: Sequence[int]) -> str:
-    """A line for each process: command, state, CPU seconds and what it waits for in the kernel."""
+    """A line for each process: command, state, CPU seconds and what it waits for in the kernel; its stack with gdb."""
     if not pids:
         return "none\n"
     command = ["ps", "-ww", "-o", "pid,ppid,stat,nlwp,cputimes,etimes,wchan:20,args", "-p", ",".join(map(str, pids))]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
-    return "".join(f"{line[:200]}\n" for line in done.stdout.splitlines())
+    lines = [f"{line[:200]}\n" for line in done.stdout.splitlines()]
+    if gdb := shutil.which("gdb"):
+        for pid in pids:
+            done = subprocess.run(
+                [gdb, "-p", str(pid), "-batch", "-ex", "bt 40"], check=False, capture_output=True, text=True
+            )
+            stack = [f"  {line[:160]}\n" for line in done.stdout.splitlines() if line.startswith("#")]
+            lines += [f"--- stack of {pid}\n", *stack]
+    return "".join(lines)
 
 
 def _read(descriptor: int) -> str:

@@ -15,7 +15,7 @@ import pytest
 from gymnasium.envs.registration import EnvSpec
 
 import hpc_es
-from hpc_es.config import registry
+from hpc_es.config import user_code
 from hpc_es.config.resolved import sources
 from hpc_es.core.errors import UserError
 from hpc_es.storage import checkpoint
@@ -230,7 +230,7 @@ def test_sources_of_environments_and_wrappers_are_recorded_unless_installed(
     """An entry point in another module is known once the environment is registered."""
     monkeypatch.chdir(here)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    registry.make_importable()
+    user_code.make_importable()
     (here / "mywrap.py").write_text(WRAPPED)
     wrappers = ["gymnasium.wrappers:TimeAwareObservation", {"mywrap:Same": {}}, "hpc_es.tasks.last_step:LastStep"]
     task = {"kind": "episodes", "env_id": "mycar:Line-v0", "wrappers": wrappers}
@@ -345,7 +345,7 @@ def test_tune_report_imports_no_user_modules(here: Path, cli: Cli) -> None:
 
 def test_hashes_of_functions_and_programs_are_recorded(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(here)
-    registry.make_importable()
+    user_code.make_importable()
     (here / "simulate.py").write_text("print(1)")
     function = {"task": {"kind": "function", "function": "mycar:cost"}}
     command = {

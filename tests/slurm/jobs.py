@@ -22,6 +22,7 @@ from tests.slurm.cluster import Cluster
 PMI = ("--mpi=pmi2", "--kill-on-bad-exit=1")  # as in README and the scripts, for the mpich wheel
 PYTHON = sys.executable
 WAIT_SECONDS = 120.0
+STEP_SECONDS = 40.0  # before the limit of MPI_Init in cluster.py, so that the stacks of the ranks can still be seen
 HOLD_SECONDS = 4.0
 RUNNING = {"RUNNING", "COMPLETING", "PENDING", "CONFIGURING", "REQUEUED", "SUSPENDED", "PREEMPTED"}
 

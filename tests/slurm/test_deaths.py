@@ -11,7 +11,7 @@ import pytest
 
 from tests.helpers import runs
 from tests.slurm.cluster import Cluster
-from tests.slurm.jobs import step
+from tests.slurm.jobs import STEP_SECONDS, step
 
 END_SECONDS = 10.0
 KILL_WAIT_SECONDS = 30.0  # KillWait of the test cluster
@@ -25,7 +25,7 @@ def test_killed_rank_ends_the_job_and_is_named_in_the_log(
     run = shared / "run"
     with step(cluster, 4, runs.command(run, *ENDLESS)) as job:
         job.wait_for_output("rank=host:pid", 60)
-        runs.wait_for(lambda: runs.generation(run) > 2, 60)
+        runs.wait_for(lambda: runs.generation(run) > 2, STEP_SECONDS)
         pids, since = job.pids(), time.monotonic()
         job.signal(rank, signal.SIGKILL)
         done = job.wait(60)
@@ -44,7 +44,7 @@ def test_killed_rank_ends_the_job_and_is_named_in_the_log(
 def test_killed_rank_ends_all_groups(cluster: Cluster, shared: Path, record_times: list[str]) -> None:
     groups = ("repetitions=2", "repetition_groups=2")
     with step(cluster, 4, runs.command(shared / "run", *ENDLESS, *groups), "-N2", "--ntasks-per-node=2") as job:
-        runs.wait_for(lambda: all(runs.generation(shared / f"run/repetition_000{i}") > 2 for i in (0, 1)), 60)
+        runs.wait_for(lambda: all(runs.generation(shared / f"run/repetition_000{i}") > 2 for i in (0, 1)), STEP_SECONDS)
         since = time.monotonic()
         job.signal(3, signal.SIGKILL)  # a worker of the second group
         done = job.wait(60)
@@ -59,7 +59,7 @@ def test_signal_stops_all_ranks_with_a_checkpoint_and_status_75(
 ) -> None:
     run = shared / "run"
     with step(cluster, 4, runs.command(run, *ENDLESS, "checkpoint.interval=0")) as job:
-        runs.wait_for(lambda: runs.generation(run) > 2, 60)
+        runs.wait_for(lambda: runs.generation(run) > 2, STEP_SECONDS)
         since = time.monotonic()
         if number == signal.SIGUSR1:
             job.process.send_signal(number)  # srun passes it on; SIGTERM to itself makes it kill all at once

@@ -10,7 +10,7 @@ import pytest
 from tests.helpers import runs
 from tests.helpers.harness import Finished
 from tests.slurm.cluster import Cluster
-from tests.slurm.jobs import srun, step, submit
+from tests.slurm.jobs import STEP_SECONDS, srun, step, submit
 
 ENDLESS = ("stop.generations=1000000", "evaluation.interval=0", "checkpoint.interval=1")
 
@@ -72,7 +72,7 @@ def test_removed_directory_ends_the_run(cluster: Cluster, shared: Path) -> None:
     run = shared / "run"
     with step(cluster, 3, runs.command(run, *ENDLESS)) as job:
         job.wait_for_output("rank=host:pid", 60)
-        runs.wait_for(lambda: runs.generation(run) > 2, 60)
+        runs.wait_for(lambda: runs.generation(run) > 2, STEP_SECONDS)
         run.rename(shared / "elsewhere")
         done = job.wait(60)
     assert done.status not in {0, 75} and not done.timed_out, str(done)

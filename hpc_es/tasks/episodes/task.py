@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hpc_es.config.options import Count, Positive, option, options
-from hpc_es.config.registry import is_installed, source_hash
 from hpc_es.config.schema import NO_NUMBERS, Reduction
+from hpc_es.config.source_code import is_installed, source_hash
 from hpc_es.core.closing import close, closing
 from hpc_es.core.data import Column, Outcome, Poll, behaviour, info_numbers
 from hpc_es.core.errors import ConfigError

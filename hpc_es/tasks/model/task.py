@@ -24,8 +24,9 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from hpc_es.config.options import Count, option, options
-from hpc_es.config.registry import import_function, source_hash
+from hpc_es.config.registry import import_function
 from hpc_es.config.schema import NO_NUMBERS, Reduction
+from hpc_es.config.source_code import source_hash
 from hpc_es.core import machine
 from hpc_es.core.data import (
     INFO,

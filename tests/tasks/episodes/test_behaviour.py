@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from hpc_es.config.loading import validate
-from hpc_es.config.registry import source_hash
 from hpc_es.config.resolved import sources
+from hpc_es.config.source_code import source_hash
 from hpc_es.core.data import ROW
 from hpc_es.core.errors import ConfigError
 from hpc_es.tasks.episodes.behaviour import BehaviourOptions

@@ -17,9 +17,10 @@ from pathlib import Path
 
 import pytest
 
-from hpc_es.config import registry
-from hpc_es.config.resolved import changes, check_trust
+from hpc_es.config import source_code
+from hpc_es.config.resolved import changes
 from hpc_es.core.errors import UserError
+from hpc_es.storage.trust import decide
 
 RAISES = "raise SystemExit('a hash must not run the module')\n"
 _numbers = itertools.count()
@@ -48,11 +49,11 @@ def write(path: Path, text: str = RAISES) -> Path:
 def test_module_in_folders_without_init(root: str, tmp_path: Path, folders: str) -> None:
     path = write(tmp_path / root / folders / "m.py")
     name = f"{root}/{folders}m".replace("/", ".")
-    assert registry.source_hash(f"{name}:cost") == sha256(RAISES)
-    assert registry.source_path(name) == str(path)
+    assert source_code.source_hash(f"{name}:cost") == sha256(RAISES)
+    assert source_code.source_path(name) == str(path)
     assert root not in sys.modules
-    assert registry.source_hash(f"{root}.a.b.nothing:cost") == ""
-    assert registry.source_hash(f"{root}.a:cost") == ""
+    assert source_code.source_hash(f"{root}.a.b.nothing:cost") == ""
+    assert source_code.source_hash(f"{root}.a:cost") == ""
 
 
 def test_folder_in_two_places(root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,7 +61,7 @@ def test_folder_in_two_places(root: str, tmp_path: Path, monkeypatch: pytest.Mon
     write(tmp_path / "first" / root / "a" / "other.py")
     write(tmp_path / "second" / root / "a" / "m.py", "x = 2\n")
     monkeypatch.setattr(sys, "path", [str(tmp_path / "first"), str(tmp_path / "second"), *sys.path])
-    assert registry.source_hash(f"{root}.a.m:cost") == sha256("x = 2\n")
+    assert source_code.source_hash(f"{root}.a.m:cost") == sha256("x = 2\n")
 
 
 def test_package_below_a_folder_is_hashed_as_a_whole(root: str, tmp_path: Path) -> None:
@@ -68,7 +69,7 @@ def test_package_below_a_folder_is_hashed_as_a_whole(root: str, tmp_path: Path) 
     for name, text in contents.items():
         write(tmp_path / root / "a" / "package" / name, text)
     lines = "".join(f"{sha256(text)}  {name}\n" for name, text in contents.items())
-    assert registry.source_hash(f"{root}.a.package.m:cost") == sha256(lines)
+    assert source_code.source_hash(f"{root}.a.package.m:cost") == sha256(lines)
 
 
 def test_modules_in_a_zip_have_the_hash_of_the_unpacked_ones(
@@ -83,11 +84,11 @@ def test_modules_in_a_zip_have_the_hash_of_the_unpacked_ones(
         for folder in ("folder", "folder/deep"):  # before Python 3.13, folders without an entry are not found
             archive.writestr(f"{root}_{folder}/", "")
     names = ["one", "pack.inner.m", "folder.deep.m"]
-    unpacked = [registry.source_hash(f"{root}_{name}:cost") for name in names]
+    unpacked = [source_code.source_hash(f"{root}_{name}:cost") for name in names]
     assert all(unpacked)
     monkeypatch.setattr(sys, "path", [str(tmp_path / "project.zip")])
-    assert [registry.source_hash(f"{root}_{name}:cost") for name in names] == unpacked
-    assert registry.source_path(f"{root}_one") == str(tmp_path / "project.zip" / f"{root}_one.py")
+    assert [source_code.source_hash(f"{root}_{name}:cost") for name in names] == unpacked
+    assert source_code.source_path(f"{root}_one") == str(tmp_path / "project.zip" / f"{root}_one.py")
 
 
 def test_compiled_files_without_a_source(root: str, tmp_path: Path) -> None:
@@ -95,15 +96,15 @@ def test_compiled_files_without_a_source(root: str, tmp_path: Path) -> None:
         source = write(tmp_path / f"{root}_{name}.py")
         py_compile.compile(str(source), cfile=str(source.with_suffix(".pyc")))
         source.unlink()
-    assert registry.source_hash(f"{root}_one:cost") == sha256((tmp_path / f"{root}_one.pyc").read_bytes())
+    assert source_code.source_hash(f"{root}_one:cost") == sha256((tmp_path / f"{root}_one.pyc").read_bytes())
     pack = tmp_path / f"{root}_pack"
     lines = "".join(f"{sha256((pack / name).read_bytes())}  {name}\n" for name in ("__init__.pyc", "m.pyc"))
-    assert registry.source_hash(f"{root}_pack.m:cost") == sha256(lines)
+    assert source_code.source_hash(f"{root}_pack.m:cost") == sha256(lines)
 
 
 def test_extension_module(root: str, tmp_path: Path) -> None:
     (tmp_path / f"{root}{importlib.machinery.EXTENSION_SUFFIXES[0]}").write_bytes(b"\x7fELF")
-    assert registry.source_hash(f"{root}:cost") == sha256(b"\x7fELF")
+    assert source_code.source_hash(f"{root}:cost") == sha256(b"\x7fELF")
 
 
 class Memory(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
@@ -124,20 +125,20 @@ class Memory(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
 
 def test_importer_without_files(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "meta_path", [Memory(root), *sys.meta_path])
-    assert registry.source_hash(f"{root}_text:cost") == sha256(RAISES)
-    assert registry.source_path(f"{root}_text") == ""
-    assert registry.source_hash(f"{root}_code:cost") == ""
+    assert source_code.source_hash(f"{root}_text:cost") == sha256(RAISES)
+    assert source_code.source_path(f"{root}_text") == ""
+    assert source_code.source_hash(f"{root}_code:cost") == ""
 
 
 @pytest.mark.parametrize("name", ["math:sin", "os:getcwd", "json.decoder:JSONDecoder", "numpy:sum", "zipimport:x"])
 def test_modules_of_python_and_of_installed_packages_are_installed(name: str) -> None:
-    assert registry.is_installed(name)
+    assert source_code.is_installed(name)
 
 
 def test_own_module_is_not_installed(root: str, tmp_path: Path) -> None:
     write(tmp_path / root / "a" / "b" / "m.py")
-    assert not registry.is_installed(f"{root}.a.b.m:Env")
-    assert not registry.is_installed(f"{root}_missing:Env")
+    assert not source_code.is_installed(f"{root}.a.b.m:Env")
+    assert not source_code.is_installed(f"{root}_missing:Env")
 
 
 # The script or notebook itself.
@@ -160,29 +161,29 @@ def test_source_of_a_script_is_its_file(main: types.ModuleType, tmp_path: Path) 
     file = write(tmp_path / "script.py", "x = 1\n")
     main.__file__, main.__loader__ = str(file), importlib.machinery.SourceFileLoader("__main__", str(file))
     for name in ("Env", "Env.Inner", "cost", "<lambda>"):
-        assert registry.source_hash(f"__main__:{name}") == sha256("x = 1\n")
-    assert registry.source_hash("__main__:other") == ""
+        assert source_code.source_hash(f"__main__:{name}") == sha256("x = 1\n")
+    assert source_code.source_hash("__main__:other") == ""
 
 
 def test_source_in_a_notebook_is_that_of_the_class_or_function(main: types.ModuleType) -> None:
-    assert registry.source_hash("__main__:cost") == sha256("def cost(x):\n    return 0\n")
-    assert "def step" in registry.source_files("__main__:Env")["Env"].decode()
-    assert registry.source_hash("__main__:other") == ""
+    assert source_code.source_hash("__main__:cost") == sha256("def cost(x):\n    return 0\n")
+    assert "def step" in source_code.source_files("__main__:Env")["Env"].decode()
+    assert source_code.source_hash("__main__:other") == ""
 
 
 def test_imported_name_is_not_of_the_script(main: types.ModuleType) -> None:
     """The script `hpc-es` has a function `main`, which is not that of another script."""
-    vars(main)["main"] = registry.source_hash
-    assert registry.source_hash("__main__:main.<locals>.Env") == ""
+    vars(main)["main"] = source_code.source_hash
+    assert source_code.source_hash("__main__:main.<locals>.Env") == ""
 
 
 def check(name: str, recorded: str, trusted: bool = False) -> None:
     data = {"task": {"kind": "function", "function": name}}
-    check_trust(data, {name: recorded}, trusted, "run")
+    decide(Path(__file__), data, {"sources": {name: recorded}}, trusted)
 
 
 def test_policy_of_the_same_notebook_is_trusted_until_its_source_changes(main: types.ModuleType) -> None:
-    before = registry.source_hash("__main__:cost")
+    before = source_code.source_hash("__main__:cost")
     check("__main__:cost", before)
     with pytest.raises(UserError, match=r"would run '__main__:cost', whose source has SHA-256 \w+, but the policy was"):
         check("__main__:cost", "0" * 64)
@@ -207,3 +208,19 @@ def test_source_that_an_earlier_version_did_not_record_has_not_changed() -> None
     assert changes({"__main__:Env": "", "m:f": "1"}, {"__main__:Env": "2", "m:f": "3"}) == [
         "the source of m:f has changed: SHA-256 1 in the checkpoint, 3 now"
     ]
+
+
+def test_files_that_would_run_follow_the_import_statements(root: str, tmp_path: Path) -> None:
+    """A package's own __init__.py runs too; a module that nothing imports, installed ones and libraries do not."""
+    folder = tmp_path / root
+    used = [
+        write(folder / "__init__.py", "from .a import f\n"),
+        write(folder / "a.py", "import numpy, os\ndef f():\n    from .deep.b import g\n"),
+        write(folder / "deep" / "b.py", f"from {root} import c as other\nfrom ..d import *\n"),
+        write(folder / "c.py", "import jax\n"),
+        write(folder / "d.py", "not Python\n"),
+    ]
+    write(folder / "unused.py")
+    write(tmp_path / "jax" / "__init__.py")
+    found = source_code.code_files([f"{root}.a:f", "numpy:array", "missing:x"])
+    assert found == {path: sha256(path.read_text()) for path in sorted(used)}

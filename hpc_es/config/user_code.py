@@ -1,0 +1,216 @@
+"""The directories that code of the user is imported from, and how its modules are loaded.
+
+The directories are appended to sys.path, so that no file there replaces a library that is installed; the libraries of
+hpc_es are not looked for there even if they are missing. A module there is compiled from its source, whatever compiled
+file lies beside it: what runs is what `config.source_code` hashes. If the files that may run are known, as for a run of
+somebody else (`config.trust`), a module is compared with them before it is executed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import os
+import sys
+from collections.abc import Collection, Iterable, Iterator
+from importlib.machinery import (
+    BYTECODE_SUFFIXES,
+    EXTENSION_SUFFIXES,
+    SOURCE_SUFFIXES,
+    ExtensionFileLoader,
+    FileFinder,
+    ModuleSpec,
+    SourceFileLoader,
+    SourcelessFileLoader,
+)
+from pathlib import Path
+from types import CodeType, ModuleType
+
+from hpc_es.core.errors import UserError
+from hpc_es.core.paths import current_directory
+
+RUN_MARKS = ("checkpoints/*.h5", "checkpoint_*.h5", "trials.json", "repetition_*/config.yaml")
+_LIBRARIES = """PIL Box2D ale_py annotated_types brax chex craftax cv2 equinox flax gest_api gym gymnasium gymnax h5py
+haiku hpc_es imageio imageio_ffmpeg jax jax_plugins jaxlib jumanji keras matplotlib mlflow moviepy mpi4py mujoco
+mujoco_playground numba numpy optax optuna orbax pydantic pygame rich scipy shimmy shtab tensorboard tensorflow
+threadpoolctl torch typing_extensions wandb yaml"""
+LIBRARIES = frozenset(_LIBRARIES.split())  # what hpc_es imports, and what these libraries look for
+_PACKAGE = str(Path(__file__).parents[1])
+_INSTALLED = ("site-packages", "dist-packages")
+
+_directories: dict[str, Collection[str] | None] = {}  # and the SHA-256 of the files that may run there; None: all
+_current: list[str] = []  # the directories of the last call
+_appended: set[str] = set()  # to sys.path
+
+
+# The directories.
+
+
+def make_importable(*directories: Path | str) -> None:
+    """Make the user's own modules in the current directory and in these directories importable."""
+    import_from(importable(*directories))
+    import_only(None)
+
+
+def add_importable(directory: Path | str) -> None:
+    """Make modules in one more directory importable; which files may run there stays as it is."""
+    import_from(importable(*import_directories(), directory))
+
+
+def importable(*directories: Path | str) -> list[str]:
+    """Return the current directory and those of these that exist, as absolute paths.
+
+    Outputs of runs and tunings, and directories directly within them, are left out: they may come from somebody else.
+    """
+    candidates = [current_directory(), *(Path(directory).absolute() for directory in directories)]
+    allowed = []
+    for directory in filter(Path.is_dir, candidates):
+        if not any(any(path.glob(mark)) for path in (directory, directory.parent) for mark in RUN_MARKS):
+            allowed.append(str(directory))
+    return allowed
+
+
+def import_from(directories: Iterable[str]) -> None:
+    """Make modules in these directories importable, which `importable` returned on rank 0."""
+    _current[:] = dict.fromkeys(directories)
+    for directory in _current:
+        if directory not in sys.path:  # "" and "." do not count: code of the user may change the current directory
+            sys.path.append(directory)
+            _appended.add(directory)
+        _directories.setdefault(directory, None)
+    _install()
+
+
+def import_only(allowed: Collection[str] | None) -> None:
+    """Let only files with these SHA-256 run that are imported from the present directories; None: all files."""
+    _directories.update(dict.fromkeys(_current, allowed))
+
+
+@contextlib.contextmanager
+def undone_if_refused() -> Iterator[None]:
+    """Restore the directories, which files may run there, and sys.path if the block raises UserError."""
+    before = {**_directories}, [*_current], {*_appended}, [*sys.path]
+    try:
+        yield
+    except UserError:
+        _directories.clear()
+        _appended.clear()
+        _directories.update(before[0])
+        _appended.update(before[2])
+        _current[:], sys.path[:] = before[1], before[3]
+        raise
+
+
+def import_directories() -> tuple[str, ...]:
+    """Return the directories of the last call of `make_importable`."""
+    return tuple(_current)
+
+
+def search_path_text() -> str:
+    """Return the directories that custom kinds are imported from, for an error message."""
+    directories = ", ".join(import_directories())
+    return f"{directories} and the Python path" if directories else "the Python path"
+
+
+def imported_files() -> list[Path]:
+    """Return the files of all modules that were imported from directories of the user's code."""
+    files = [getattr(module, "__file__", None) for module in [*sys.modules.values()]]
+    return [Path(file) for file in files if file is not None and _owner(str(Path(file).parent)) is not None]
+
+
+def is_installed_in(directory: str) -> bool:
+    """Return whether this directory, or one above it, is one of this Python's directories of installed packages."""
+    named = [path for path in sys.path if os.path.basename(path) in _INSTALLED and path not in _appended]  # noqa: PTH119
+    return any(_is_within(directory, site) for site in (*_site_directories(), *named))
+
+
+@functools.cache
+def _site_directories() -> tuple[str, ...]:
+    import site
+
+    users = (site.getusersitepackages(),) if site.ENABLE_USER_SITE else ()
+    return str(Path(os.__file__).parent), *site.getsitepackages(), *users
+
+
+def _is_within(path: str, directory: str) -> bool:
+    return path == directory or path.startswith(directory.rstrip("/") + "/")
+
+
+# The loading of their modules.
+
+
+def _install() -> None:
+    """Let Python load the modules of these directories by `_Finder`, also those of their folders."""
+    if _importer not in sys.path_hooks:
+        sys.path_hooks.insert(0, _importer)
+    for path, finder in [*sys.path_importer_cache.items()]:
+        if not isinstance(finder, _Finder) and _owner(path) is not None:
+            del sys.path_importer_cache[path]
+
+
+def _owner(directory: str) -> str | None:
+    """Return the directory of the user's code that this one is in, None if it is not or has installed packages."""
+    owner = max((known for known in _directories if _is_within(directory, known)), key=len, default=None)
+    return None if owner is None or _is_within(directory, _PACKAGE) or is_installed_in(directory) else owner
+
+
+def _importer(path: str) -> FileFinder:
+    """Return the finder of a directory with code of the user, as sys.path_hooks expect it; ImportError for others."""
+    directory = path or str(current_directory())
+    if _owner(directory) is None or not Path(directory).is_dir():
+        raise ImportError(path)
+    return _Finder(
+        directory,
+        (_ExtensionLoader, EXTENSION_SUFFIXES),
+        (_SourceLoader, SOURCE_SUFFIXES),
+        (_CompiledLoader, BYTECODE_SUFFIXES),
+    )
+
+
+class _Finder(FileFinder):
+    """Finds the modules of a directory; in one that hpc_es has added to the path, no library and no part of one."""
+
+    def find_spec(self, fullname: str, target: ModuleType | None = None) -> ModuleSpec | None:
+        is_library = fullname in LIBRARIES or fullname in sys.stdlib_module_names
+        if is_library and self.path in _appended:
+            return None
+        return super().find_spec(fullname, target)
+
+
+def _require_allowed(path: str, content: bytes) -> None:
+    """Raise UserError if this file is in a directory of which only other files may run."""
+    owner = _owner(str(Path(path).parent))
+    allowed = None if owner is None else _directories[owner]
+    if allowed is not None and hashlib.sha256(content).hexdigest() not in allowed:
+        text = f"code of a run that is not trusted would import {path}, which is not among its trusted files"
+        raise UserError(f"{text}: read it, and run hpc-es trust {path}, or give --trust (trust=True)")
+
+
+class _SourceLoader(SourceFileLoader):
+    """Compiles the source, and neither reads nor writes compiled files."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        path = self.get_filename(fullname)
+        content = self.get_data(path)
+        _require_allowed(path, content)
+        code: CodeType = self.source_to_code(content, path)
+        return code
+
+
+class _CompiledLoader(SourcelessFileLoader):
+    """Loads a module without source."""
+
+    def get_data(self, path: str) -> bytes:  # once for its code, which is made of the bytes that are compared
+        content = super().get_data(path)
+        if path == self.path:
+            _require_allowed(path, content)
+        return content
+
+
+class _ExtensionLoader(ExtensionFileLoader):
+    """Loads a compiled library, which the dynamic linker reads again."""
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        _require_allowed(self.path, Path(self.path).read_bytes())
+        return super().create_module(spec)

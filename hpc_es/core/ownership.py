@@ -1,0 +1,62 @@
+"""Who may write a file: this user alone, or somebody else."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+ACCESS_LIST = "system.posix_acl_access"
+
+
+def stranger(path: Path) -> str:
+    """Return why another user than this one and root may have written a file or a directory; "" if none may have.
+
+    Whoever may write a directory above it may replace it, unless the directory is sticky, as /tmp is.
+    """
+    path = Path(os.path.abspath(path))  # noqa: PTH100  links stay, which may be somebody else's
+    real = path.resolve()
+    for item in dict.fromkeys((path, *path.parents, real, *real.parents)):
+        if reason := _stranger_in(item):
+            return reason
+    return ""
+
+
+def _stranger_in(path: Path) -> str:
+    try:
+        status = path.lstat()
+    except OSError as error:
+        return f"{path}: {error.strerror}"
+    if status.st_uid not in (os.geteuid(), 0):
+        return f"{path} belongs to {_name(status.st_uid)}"
+    is_sticky = stat.S_ISDIR(status.st_mode) and bool(status.st_mode & stat.S_ISVTX)
+    if stat.S_ISLNK(status.st_mode) or is_sticky:
+        return ""
+    if status.st_mode & stat.S_IWOTH:
+        return f"all users may write {path}"
+    if status.st_mode & stat.S_IWGRP and not _is_private(status.st_gid, path):
+        return f"a group may write {path}"
+    return ""
+
+
+def _name(user: int) -> str:
+    import pwd
+
+    try:
+        return f"{pwd.getpwuid(user).pw_name} (user {user})"
+    except KeyError:
+        return f"user {user}"
+
+
+def _is_private(group: int, path: Path) -> bool:
+    """Return whether only this user is in the group: his own one, with his name; no access list gives more rights."""
+    import grp
+    import pwd
+
+    try:
+        user, entry = pwd.getpwuid(os.geteuid()), grp.getgrgid(group)
+        has_list = ACCESS_LIST in os.listxattr(path)
+    except (KeyError, OSError):
+        return False
+    names = {*entry.gr_mem, entry.gr_name}
+    return user.pw_gid == group and names == {user.pw_name} and not has_list

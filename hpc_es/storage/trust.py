@@ -1,0 +1,363 @@
+"""Trust in the code that a run names: commands that open a run, such as `hpc-es eval`, execute it.
+
+A run that names no custom code is opened without question. Otherwise one of these must hold (docs/guides/trust.md):
+
+- the user has said so once: --trust, trust=True;
+- the code is in the user's store of trusted code, by its digest: `hpc-es trust`, or this user has started such a run;
+- the code is that of the training, in the directories of the training, and nobody but this user and root can have
+  written the checkpoint and the code.
+
+With code from the store, nothing is imported but files whose digests are there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import stat
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from hpc_es.config import user_code
+from hpc_es.config.registry import is_user_kind
+from hpc_es.config.resolved import Hashes, plain_data, sources
+from hpc_es.config.source_code import MAIN, code_files, is_in_main, is_installed, source_hash, source_path
+from hpc_es.core.data import ConfigData, JsonObject
+from hpc_es.core.errors import CheckpointError, UserError, visible
+from hpc_es.core.ownership import stranger
+from hpc_es.core.paths import absolute
+from hpc_es.storage.checkpoint import is_full, load
+from hpc_es.storage.checkpoint_directory import BEST, DIRECTORY
+from hpc_es.storage.checkpoint_directory import Store as CheckpointStore
+
+_NAME = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_<][\w.<>-]*", re.ASCII)  # of an object in a module
+_OWN = frozenset(f"hpc_es.tasks.{module}" for module in ("bandits", "deceptive_maze", "flat_action", "last_step"))
+PRIVATE_DIRECTORY, PRIVATE_FILE = 0o700, 0o600
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What may be imported for a run, as rank 0 has decided: directories, and SHA-256 of files there (None: all)."""
+
+    directories: tuple[str, ...] = ()
+    allowed: frozenset[str] | None = None
+
+    def apply(self) -> None:
+        """Make the code importable in this process, within these limits."""
+        if self.directories:
+            user_code.import_from(self.directories)
+            user_code.import_only(self.allowed)
+
+    def message(self) -> JsonObject:
+        """Return the decision for the other ranks."""
+        allowed = None if self.allowed is None else sorted(self.allowed)
+        return {"directories": list(self.directories), "allowed": allowed}
+
+    @classmethod
+    def from_message(cls, message: JsonObject) -> Decision:
+        """Return what `message` returned on rank 0."""
+        allowed = message["allowed"]
+        return cls(tuple(message["directories"]), None if allowed is None else frozenset(allowed))
+
+
+Consent: TypeAlias = bool | Decision  # whether the user trusts the code, or what rank 0 has decided
+
+
+@dataclass(frozen=True)
+class Code:
+    """The code that a run names: its names with the SHA-256 of their sources ("": none), and all files of it."""
+
+    sources: Hashes
+    trained_with: Mapping[str, str]  # the SHA-256 that the checkpoint has
+    files: Mapping[Path, str]
+    texts: JsonObject  # of the sections that name code
+
+    @property
+    def digest(self) -> str:
+        """What is trusted: files, names, and the texts that are given to them; numbers may change."""
+        changed = {name: old for name, old in self.trained_with.items() if self.sources.get(name) != old}
+        files = sorted({*self.files.values()})
+        parts = {"sources": self.sources, "instead_of": changed, "files": files, "texts": self.texts}
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+    def lines(self) -> Iterator[str]:
+        """Yield one line for each file, and for each name without a file."""
+        for path, digest in self.files.items():
+            yield f"  {visible(str(path))}  SHA-256 {digest[:12]}"
+        for name, digest in self.sources.items():
+            if digest not in {*self.files.values()}:
+                yield f"  {visible(name)}"
+
+
+def find_code(data: ConfigData, recorded: Mapping[str, str]) -> Code:
+    """Return the code that a resolved config names, without importing it; `recorded` are hashes of the training."""
+    named = {name: section for name, section in data.items() if isinstance(section, Mapping) and any(_names(section))}
+    hashes = sources(data)
+    # Also modules of entry points, which are not known before the environment is imported.
+    others = {name for section in named.values() for name in _names(section)}
+    others |= {name for name in recorded if ":" in name}
+    hashes |= {name: source_hash(name) for name in sorted(others - {*hashes})}
+    modules = [name for name in hashes if ":" in name or is_user_kind(name)]
+    texts = {name: _texts(section) for name, section in sorted(named.items())}
+    return Code(dict(sorted(hashes.items())), recorded, code_files(modules), texts)
+
+
+def _names(value: object) -> Iterator[str]:
+    """Yield the texts in a section that are names of code, keys among them."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _names(key)
+            yield from _names(item)
+            if key == "kind" and is_user_kind(item):
+                yield str(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _names(item)
+    elif isinstance(value, str) and _NAME.fullmatch(value) and value.partition(":")[0] not in _OWN:
+        yield value
+
+
+def _texts(value: object) -> object:
+    """Return a value with its texts only, None for everything else."""
+    if isinstance(value, Mapping):
+        return {str(key): _texts(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_texts(item) for item in value]
+    return value if isinstance(value, str) else None
+
+
+# The decision.
+
+
+@user_code.undone_if_refused()
+def decide(path: Path, data: ConfigData, provenance: ConfigData, trusted: bool) -> Decision:
+    """Return what may be imported for the checkpoint `path` with this config; the search path is changed.
+
+    Raises UserError if the code is missing or not trusted.
+    """
+    recorded: Mapping[str, str] = provenance.get("sources", {})
+    trained_in = _absolute_paths(provenance)
+    outsider = stranger(path)
+    if not find_code(data, recorded).sources:
+        # Nothing of the user's runs, and settings that name code come from the command line.
+        return Decision() if not outsider else _without(data)
+    beside = _directory_of(data) if outsider else []
+    user_code.import_from(user_code.importable(*trained_in, *beside))
+    code = find_code(data, recorded)
+    _require_sources(path, data, code)
+    directories = user_code.import_directories()
+    if trusted:
+        return Decision(directories)
+    store = Store.of_user()
+    if code.digest in store:
+        return Decision(directories, frozenset({*store.digests(), *code.files.values()}))
+    changed = next((name for name, now in code.sources.items() if _has_changed(name, now, recorded)), None)
+    if changed is not None:
+        raise UserError(_changed_text(path, changed, code.sources[changed], recorded.get(changed, "")))
+    if reason := outsider or next(filter(None, map(stranger, code.files)), "") or _elsewhere(code, trained_in):
+        raise UserError("\n".join(_untrusted_lines(path, reason, code)))
+    return Decision(directories)
+
+
+def _absolute_paths(provenance: ConfigData) -> list[str]:
+    """Return the directories of the training's code; a relative one could mean a directory that came with the run."""
+    return [text for text in provenance.get("import_paths", ()) if Path(text).is_absolute()]
+
+
+def _directory_of(data: ConfigData) -> list[str]:
+    """Return the directory of the config, if the config names an absolute one."""
+    directory = str(data.get("directory") or "")
+    return [directory] if Path(directory).is_absolute() else []
+
+
+def combined(decisions: Iterable[Decision]) -> Decision:
+    """Return what may be imported for any of several checkpoints of a run."""
+    several = [*decisions]
+    directories = tuple(dict.fromkeys(directory for one in several for directory in one.directories))
+    limits = [one.allowed for one in several if one.directories]
+    if None in limits or not limits:
+        return Decision(directories)
+    return Decision(directories, frozenset().union(*filter(None, limits)))
+
+
+def _without(data: ConfigData) -> Decision:
+    """Return the decision that nothing beside a config of somebody else may be imported."""
+    directory = str(data.get("directory") or "")
+    mine = {str(Path.cwd()), *user_code.import_directories()}
+    return (
+        Decision((directory,), frozenset()) if Path(directory).is_absolute() and directory not in mine else Decision()
+    )
+
+
+def _has_changed(name: str, now: str, recorded: Mapping[str, str]) -> bool:
+    is_library = name not in recorded and is_installed(name)
+    return not is_library and (not now or now != recorded.get(name, ""))
+
+
+def _elsewhere(code: Code, trained_in: list[str]) -> str:
+    """Return a reason if files are in another directory than in the training, and not in the user's own path."""
+    own = [path for path in sys.path if path and path not in user_code.import_directories()]
+    for file in code.files:
+        if not any(file.is_relative_to(directory) for directory in (*trained_in, *own)):
+            return f"{file} is in another directory than in the training"
+    return ""
+
+
+def _require_sources(path: Path, data: ConfigData, code: Code) -> None:
+    """Raise UserError if the source of a name is missing."""
+    for name, now in code.sources.items():
+        if name.startswith(f"{MAIN}:"):
+            if not is_in_main(name):
+                own = name.partition(":")[2].rpartition(".")[2].strip("<>")
+                text = f"{path} needs {name!r} of the script or notebook that trained it, which is not running here"
+                remedy = f"move it to a module, such as my_module.py, use it from there (my_module:{own})"
+                raise UserError(f"{text}: {remedy}, and train again")
+        elif not now:
+            is_module = ":" in name or is_user_kind(name)
+            searched = user_code.search_path_text() if is_module else data.get("directory") or "."
+            text = f"expected the source of {name!r}, which {path} needs, found none in {searched}"
+            raise UserError(f"{text}: start this command in its directory")
+
+
+def _changed_text(path: Path, name: str, now: str, before: str) -> str:
+    file = source_path(name) if ":" in name or is_user_kind(name) else ""
+    source = f"source {file}" if file else "source"
+    has = f"has SHA-256 {now[:12]}" if now else "is not known"
+    was = f"the policy was trained with {before[:12]}" if before else "the checkpoint records none"
+    text = f"{path} would run {name!r}, whose {source} {has}, but {was}"
+    return (
+        f"{text}: read what it does, and run hpc-es trust {_run_of(path)}, or give --trust (trust=True) to run it once"
+    )
+
+
+def _run_of(checkpoint: Path) -> Path:
+    folder = checkpoint.parent
+    return folder.parent if folder.name == DIRECTORY else checkpoint
+
+
+def _untrusted_lines(path: Path, reason: str, code: Code) -> Iterator[str]:
+    yield f"{path} names code that you have not trusted yet, and somebody else may have written it ({reason}):"
+    yield from code.lines()
+    yield f"read it, and run hpc-es trust {_run_of(path)}, or give --trust (trust=True) to run it once"
+
+
+def checkpoints(path: Path) -> list[Path]:
+    """Return a checkpoint file, or all full checkpoints of a run and of its repetitions, oldest first, with best.h5.
+
+    Raises CheckpointError if there is none.
+    """
+    if path.is_file():
+        return [path]
+    runs = [path, *sorted(path.glob("repetition_*/"))]
+    folders = [folder for run in runs for folder in (run, run / DIRECTORY)]
+    files = [file for folder in folders for file in [*CheckpointStore(folder).paths(), folder / BEST]]
+    found = [absolute(file) for file in files if file.exists() and is_full(file)]
+    if not found:
+        raise CheckpointError(f"{path}: expected a run directory with checkpoints, found none")
+    return found
+
+
+# The store.
+
+
+@dataclass(frozen=True)
+class Store:
+    """Digests of trusted code: one small file for each, in a private directory. None: this user has no directory."""
+
+    directory: Path | None
+
+    @classmethod
+    def of_user(cls) -> Store:
+        """Return the store below XDG_STATE_HOME, or below ~/.local/state."""
+        base = os.environ.get("XDG_STATE_HOME", "")
+        with contextlib.suppress(RuntimeError):  # there is no home directory
+            state = Path(base) if Path(base).is_absolute() else Path.home() / ".local" / "state"
+            return cls(state / "hpc_es" / "trusted")
+        return cls(None)
+
+    def __contains__(self, digest: str) -> bool:
+        return digest in self.digests()
+
+    def digests(self) -> frozenset[str]:
+        """Return all digests; none if somebody else may write into the directory."""
+        if self.directory is None or not _is_private(self.directory):
+            return frozenset()
+        return frozenset(item.name for item in self.directory.iterdir())
+
+    def add(self, digest: str, about: JsonObject) -> None:
+        """Add a digest, with what it is of for whoever reads the file; OSError if that is not possible."""
+        if self.directory is None:
+            raise FileNotFoundError("there is no home directory")
+        self.directory.mkdir(PRIVATE_DIRECTORY, parents=True, exist_ok=True)
+        if not _is_private(self.directory):
+            raise PermissionError(f"other users may write into {self.directory}")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+        with contextlib.suppress(FileExistsError):
+            handle = os.open(self.directory / digest, flags, PRIVATE_FILE)
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                file.write(json.dumps(about, indent=2) + "\n")
+
+
+def _is_private(directory: Path) -> bool:
+    try:
+        status = directory.lstat()
+    except OSError:
+        return False
+    is_own = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
+    return is_own and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
+def trust(store: Store, where: Path, code: Code) -> None:
+    """Add the code of a run to the store; OSError if that is not possible."""
+    if not code.sources:
+        return
+    store.add(code.digest, {"run": str(where), "code": list(code.sources), "files": list(map(str, code.files))})
+    for path, digest in code.files.items():
+        store.add(digest, {"file": str(path)})
+
+
+def trust_file(store: Store, path: Path) -> str:
+    """Add a file of code to the store, and return its SHA-256; OSError if that is not possible."""
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    store.add(digest, {"file": str(path)})
+    return digest
+
+
+def trust_own(run: Path, data: ConfigData, recorded: Mapping[str, str]) -> None:
+    """Add the code of a run that this user starts, and whatever it has imported so far, to the store if possible."""
+    code = find_code(data, recorded)
+    if not code.sources:
+        return
+    store = Store.of_user()
+    with contextlib.suppress(OSError):  # then only its owner, or --trust, opens the run
+        known = store.digests()
+        if code.digest not in known:
+            trust(store, run, code)
+        for path in user_code.imported_files():
+            with contextlib.suppress(OSError):
+                digest = hashlib.sha256(path.read_bytes()).hexdigest()
+                if digest not in known:
+                    store.add(digest, {"file": str(path)})
+
+
+def find_checkpoint_code(path: Path) -> list[Code]:
+    """Return the code of a checkpoint, of all full checkpoints of a run, or of those of its repetitions.
+
+    Raises CheckpointError if there are none, UserError if code is missing.
+    """
+    found = []
+    with user_code.undone_if_refused():
+        for file in checkpoints(path):
+            snapshot = load(file)
+            data, recorded = plain_data(snapshot.config_text), snapshot.provenance.get("sources", {})
+            user_code.import_from(user_code.importable(*_absolute_paths(snapshot.provenance), *_directory_of(data)))
+            code = find_code(data, recorded)
+            _require_sources(file, data, code)
+            found.append(code)
+    return found

@@ -1,0 +1,67 @@
+"""Files that another user may have written are told from the user's own."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from hpc_es.core.ownership import stranger
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "a" / "b" / "code.py"
+    path.parent.mkdir(parents=True)
+    path.touch()
+    for item in (path, path.parent, path.parents[1]):
+        item.chmod(0o755)
+    return path
+
+
+def test_own_file(file: Path) -> None:
+    assert stranger(file) == ""
+
+
+@pytest.mark.parametrize("level", ["code.py", "b", "a"])
+@pytest.mark.parametrize(("bits", "text"), [(0o757, "all users may write"), (0o777, "all users may write")])
+def test_file_or_directory_above_that_all_may_write(file: Path, level: str, bits: int, text: str) -> None:
+    item = next(path for path in (file, *file.parents) if path.name == level)
+    item.chmod(bits)
+    assert stranger(file) == f"{text} {item}"
+
+
+def test_sticky_directory_lets_only_owners_replace_files(file: Path) -> None:
+    file.parent.chmod(0o1777)
+    assert stranger(file) == ""
+
+
+def test_own_group_is_private_and_another_is_not(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file.chmod(0o664)
+    monkeypatch.setattr("hpc_es.core.ownership._is_private", lambda group, path: True)
+    assert stranger(file) == ""
+    monkeypatch.undo()
+    if os.geteuid() != 0:
+        pytest.skip("only root can give files away")
+    os.chown(file, 0, 12001)
+    assert stranger(file) == f"a group may write {file}"
+    os.chown(file, 0, 0)  # root's own group has his name
+    assert stranger(file) == ""
+
+
+def test_link_of_a_stranger(file: Path, tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(file)
+    assert stranger(link) == ""
+    file.parent.chmod(0o757)
+    assert stranger(link) == f"all users may write {file.parent}"
+    file.parent.chmod(0o755)
+    if os.geteuid() != 0:
+        pytest.skip("only root can give files away")
+    os.lchown(link, 12001, 12001)
+    assert stranger(link) == f"{link} belongs to user 12001"
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    assert "No such file" in stranger(tmp_path / "missing")

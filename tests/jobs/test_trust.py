@@ -1,0 +1,263 @@
+"""Code that a run names runs only if this user has written or trusted it; a directory open to all is a stranger's."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import py_compile
+import shutil
+from pathlib import Path
+
+import pytest
+
+from hpc_es.core.data import JsonObject
+from hpc_es.storage import checkpoint
+from tests.helpers.harness import Finished, mpiexec, python
+
+ENV = """
+import gymnasium
+import numpy as np
+import helper
+
+class Line(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-9, 9, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        helper.ran("reset")
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        return np.zeros(1, np.float32), 1.0, True, False, {}
+
+gymnasium.register("Line-v0", Line, max_episode_steps=5)
+"""
+HELPER = """
+import os
+import pathlib
+
+def ran(what):
+    pathlib.Path(os.environ["RAN"]).joinpath(what).touch()
+"""
+CONFIG = """
+task: {env_id: "lines:Line-v0"}
+policy: {hidden_dims: [2]}
+algorithm: {population_size: 4}
+evaluation: {interval: 1, episodes: 2}
+checkpoint: {interval: 1}
+stop: {generations: 2}
+report: {plot_interval_seconds: 0}
+"""
+
+
+class Place:
+    """A project `code`, a run in it, and an own state directory, in a directory of the test."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.code, self.run = root, root / "share" / "code", root / "share" / "code" / "run"
+        self.ran = root / "ran"
+        self.env = {"XDG_STATE_HOME": str(root / "state"), "RAN": str(self.ran)}
+
+    def call(self, *arguments: str | Path, status: int = 0, cwd: Path | None = None) -> Finished:
+        """Run hpc-es, by default in an empty directory; `ran` is empty before."""
+        shutil.rmtree(self.ran, ignore_errors=True)
+        self.ran.mkdir()
+        (self.root / "empty").mkdir(exist_ok=True)
+        done = python(["-m", "hpc_es", *map(str, arguments)], cwd=cwd or self.root / "empty", env=self.env)
+        assert done.status == status, str(done)
+        return done
+
+    def refused(self, *arguments: str | Path, cwd: Path | None = None) -> str:
+        """Return the message of a command that must be refused, and run no code."""
+        done = self.call(*arguments, status=2, cwd=cwd)
+        assert not [*self.ran.iterdir()] and "Traceback" not in done.stderr, str(done)
+        return done.stderr
+
+    def forget(self) -> None:
+        """Remove what this user has trusted."""
+        shutil.rmtree(self.root / "state", ignore_errors=True)
+
+    def open_to_all(self) -> None:
+        """Let all users write into the project."""
+        self.code.chmod(0o777)
+
+    def change(self, **provenance: object) -> None:
+        """Change the provenance in all checkpoints, as their author can."""
+        for path in (self.run / "checkpoints").glob("*.h5"):
+            old = checkpoint.load(path)
+            checkpoint.save(path, dataclasses.replace(old, provenance={**old.provenance, **provenance}))
+
+    def change_config(self, section: str, **options: object) -> None:
+        """Change the config in all checkpoints."""
+        from hpc_es.config.resolved import plain_data
+
+        for path in (self.run / "checkpoints").glob("*.h5"):
+            old = checkpoint.load(path)
+            data: JsonObject = plain_data(old.config_text)
+            data[section] |= options
+            checkpoint.save(path, dataclasses.replace(old, config_text=json.dumps(data)))
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = Place(tmp_path_factory.mktemp("trained"))
+    place.code.mkdir(parents=True)
+    (place.code / "lines.py").write_text(ENV)
+    (place.code / "helper.py").write_text(HELPER)
+    (place.code / "line.yaml").write_text(CONFIG)
+    place.call("train", "line.yaml", "--output", place.run, cwd=place.code)
+    return place.root
+
+
+@pytest.fixture
+def place(trained: Path, tmp_path: Path) -> Place:
+    """A copy of the project and of what its user trusts, at another place, where the checkpoints think it was."""
+    shutil.copytree(trained, tmp_path / "place")
+    copy = Place(tmp_path / "place")
+    copy.change(import_paths=[str(copy.code)])
+    return copy
+
+
+def test_started_runs_are_trusted_where_a_group_or_all_may_write(place: Place) -> None:
+    place.open_to_all()
+    place.call("eval", place.run, "--episodes", "2")
+    assert (place.ran / "reset").exists()
+
+
+def test_run_of_a_stranger_lists_its_files_and_runs_once_trusted(place: Place) -> None:
+    place.forget()
+    place.open_to_all()
+    for command in (["eval", place.run], ["eval", place.run, "--all"], ["export", place.run, "p.npz"]):
+        said = place.refused(*command)
+        assert f"all users may write {place.code}" in said and "hpc-es trust" in said and "--trust" in said
+        assert f"{place.code}/lines.py" in said and f"{place.code}/helper.py" in said
+    place.call("eval", place.run, "--episodes", "1", "--trust")
+    assert (place.ran / "reset").exists()
+    place.refused("eval", place.run)
+    shown = place.call("trust", place.run, "--show").stdout
+    assert "would run" in shown and "helper.py" in shown
+    place.refused("eval", place.run)
+    assert "may run" in place.call("trust", place.run).stdout
+    assert not [*place.ran.iterdir()]
+    place.call("eval", place.run, "--episodes", "1")
+    assert (place.ran / "reset").exists()
+
+
+@pytest.mark.parametrize("name", ["lines.py", "helper.py"])
+def test_changed_file_of_a_trusted_run_is_refused(place: Place, name: str) -> None:
+    place.open_to_all()
+    (place.code / name).write_text((place.code / name).read_text() + "ran = None\n")
+    said = place.refused("eval", place.run)
+    assert "would run 'lines:Line-v0'" in said or f"{place.code}/{name}" in said
+
+
+def test_module_that_no_statement_imports_is_compared_when_it_is_imported(place: Place) -> None:
+    text = ENV.replace("import helper", "import importlib\nhelper = importlib.import_module('helper')")
+    (place.code / "lines.py").write_text(text)
+    place.forget()
+    place.open_to_all()
+    assert "helper.py" not in place.call("trust", place.run).stdout
+    said = place.refused("eval", place.run)
+    assert f"would import {place.code}/helper.py" in said
+    place.call("trust", place.code / "helper.py")
+    place.call("eval", place.run, "--episodes", "1")
+
+
+def test_code_in_the_directory_of_training_needs_no_store(place: Place) -> None:
+    place.forget()
+    place.call("eval", place.run, "--episodes", "1")
+    (place.root / "other").mkdir()
+    for name in ("lines.py", "helper.py"):
+        shutil.move(place.code / name, place.root / "other" / name)
+    said = place.refused("eval", place.run, cwd=place.root / "other")
+    assert "is in another directory than in the training" in said
+    place.call("trust", place.run, cwd=place.root / "other")
+    place.call("eval", place.run, "--episodes", "1", cwd=place.root / "other")
+
+
+def test_file_of_another_user_is_named(place: Place) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can give files away")
+    place.forget()
+    os.chown(place.code / "helper.py", 12001, 12001)
+    assert f"{place.code}/helper.py belongs to user 12001" in place.refused("eval", place.run)
+    os.chown(place.code / "helper.py", 0, 0)
+    os.lchown(place.run, 12001, 12001)
+    assert f"{place.run} belongs to user 12001" in place.refused("eval", place.run)
+
+
+def test_relative_import_path_means_no_directory_beside_the_run(place: Place) -> None:
+    place.forget()
+    place.change(import_paths=["share/code"])
+    assert "expected the source of 'lines:Line-v0'" in place.refused("eval", place.run, cwd=place.root)
+
+
+def test_compiled_file_beside_a_source_does_not_run(place: Place) -> None:
+    evil = place.root / "evil.py"
+    evil.write_text(ENV.replace('"reset"', '"evil"'))
+    cached = place.code / "__pycache__" / "lines.cpython-311.pyc"
+    py_compile.compile(
+        str(evil), str(cached), invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH, doraise=True
+    )
+    for trust in ([], ["--trust"]):
+        place.call("eval", place.run, "--episodes", "1", *trust)
+        assert (place.ran / "reset").exists() and not (place.ran / "evil").exists()
+
+
+def test_directory_that_is_called_site_packages_is_not_installed(place: Place) -> None:
+    site = place.root / "site-packages"
+    place.code.rename(site)
+    place.code, place.run = site, site / "run"
+    place.change(import_paths=[str(site)], sources={})
+    place.forget()
+    place.open_to_all()
+    assert "lines:Line-v0" in place.refused("eval", place.run)
+
+
+def test_library_is_not_imported_from_a_run(place: Place) -> None:
+    """gym is not installed here."""
+    (place.code / "gym").mkdir()
+    (place.code / "gym" / "__init__.py").write_text("import helper\nhelper.ran('gym')\n")
+    (place.code / "lines.py").write_text(ENV + "import gym\n")
+    done = place.call("eval", place.run, "--episodes", "1", "--trust", status=2)
+    assert "'gym' cannot be imported" in done.stderr and not (place.ran / "gym").exists()
+
+
+def test_installed_code_with_arguments_of_a_stranger_is_refused(place: Place) -> None:
+    place.change(sources={})
+    place.change_config("task", env_id="CartPole-v1", wrappers=[{"subprocess:Popen": {"args": ["touch", "x"]}}])
+    place.open_to_all()
+    assert "  subprocess:Popen" in place.refused("eval", place.run)
+
+
+def test_run_without_custom_code_of_a_stranger_needs_no_trust(place: Place) -> None:
+    place.change(sources={})
+    place.change_config("task", env_id="CartPole-v1")
+    place.change_config("policy", hidden_dims=[2])
+    place.open_to_all()
+    assert "no custom code" in place.call("trust", place.run).stdout
+    done = python(["-m", "hpc_es", "inspect", str(place.run)], cwd=place.root, env=place.env)
+    assert done.status == 0, str(done)
+
+
+def test_rank_0_decides_for_all_ranks(place: Place) -> None:
+    """Rank 1 has no store, as where each node has its own home directory."""
+    place.open_to_all()
+    program = "import os, sys\nif os.environ.get('PMI_RANK') == '1': os.environ['XDG_STATE_HOME'] = '/nowhere'\n"
+    program += f"sys.argv[:] = ['hpc-es', 'eval', '{place.run}', '--all', '--episodes', '1']\n"
+    (place.root / "job.py").write_text(program + "from hpc_es.cli import main\nmain()\n")
+    place.ran.mkdir(exist_ok=True)
+    done = mpiexec(2, ["job.py"], cwd=place.root, env=place.env)
+    assert done.status == 0 and "best.h5" in done.stdout, str(done)
+    place.forget()
+    refused = mpiexec(2, ["job.py"], cwd=place.root, env=place.env)
+    assert refused.status == 2 and refused.stderr.count("hpc-es trust") == 1, str(refused)
+
+
+def test_store_that_others_may_write_is_not_believed(place: Place) -> None:
+    place.open_to_all()
+    (place.root / "state" / "hpc_es" / "trusted").chmod(0o777)
+    place.refused("eval", place.run)
+    done = place.call("trust", place.run, status=1)
+    assert "other users may write" in done.stderr
