@@ -26,6 +26,7 @@ from hpc_es.core.data import JsonObject, dataclass
 from hpc_es.core.errors import ConfigError, UserError, failure_from_error
 from hpc_es.core.paths import current_directory
 from hpc_es.core.rank_output import say, say_error
+from hpc_es.core.run_files import read_json, read_text
 from hpc_es.core.slurm import this_run
 from hpc_es.mpi.connect import connect
 from hpc_es.mpi.guard import Signals
@@ -148,11 +149,7 @@ class Repetitions:
         with writing(directory):
             directory.mkdir(parents=True, exist_ok=True)
         file, new = directory / "config.yaml", identity(config)
-        old = (
-            completed(plain_data(file.read_text(encoding="utf-8")), named_user_kinds(resolved(config)))
-            if file.exists()
-            else new
-        )
+        old = completed(plain_data(read_text(file)), named_user_kinds(resolved(config))) if file.exists() else new
         if different := differences(old, new, "in the directory"):
             lines = "\n  ".join(different)
             raise UserError(
@@ -294,7 +291,7 @@ def status_name(shard: Shard | None) -> str:
 def finished_generations(run: Path) -> int:
     """Return the number of finished generations in the status file of a run, 0 without one."""
     try:
-        return int(json.loads((run / "status.json").read_text(encoding="utf-8"))["generation"])
+        return int(read_json(run / "status.json")["generation"])
     except (OSError, ValueError, KeyError, TypeError):
         return 0
 

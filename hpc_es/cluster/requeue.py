@@ -13,7 +13,6 @@ if it cannot, each of them finds the run finished and ends within seconds.
 from __future__ import annotations
 
 import getpass
-import json
 import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from pathlib import Path
 from hpc_es.api.job import status_name
 from hpc_es.core import slurm
 from hpc_es.core.data import JsonObject
+from hpc_es.core.run_files import read_json
 from hpc_es.storage.files import write_json
 from hpc_es.storage.results import Shard
 from hpc_es.training.collective import INTERRUPTED
@@ -109,7 +109,7 @@ KEYS = set(asdict(Restarts(0)))
 def read_status(path: Path) -> JsonObject | None:
     """Return the mapping in a JSON file, None if there is none."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path)
     except (OSError, ValueError):
         return None
     return content if isinstance(content, dict) else None

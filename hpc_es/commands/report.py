@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpc_es.core.arguments import expanded_path, whole_number
-from hpc_es.core.errors import UserError
+from hpc_es.core.errors import READING, UserError, unreadable_reason
 
 if TYPE_CHECKING:
     from hpc_es.report.page import Section
@@ -56,8 +56,7 @@ def report_page(
     """Return the page about all runs and tunings in these directories; UserError if there is none."""
     from hpc_es.core.machine import __version__
     from hpc_es.report.page import page
-    from hpc_es.report.run_sections import run_sections
-    from hpc_es.report.run_summary import read_run
+    from hpc_es.report.run_sections import unreadable_section
 
     for directory in directories:
         if not directory.is_dir():
@@ -67,14 +66,43 @@ def report_page(
     runs = [run for path in places if path not in tunings for run in (sorted(path.glob("repetition_*/")) or [path])]
     if not places:
         raise UserError(f"{', '.join(map(str, directories))}: expected a run or a tuning, found none")
-    sections: list[Section] = run_sections([read_run(path) for path in runs]) if runs else []
+    unreadable: dict[Path, str] = {}
+    sections = _run_sections(runs, unreadable)
     for index, path in enumerate(tunings):
-        sections += _tuning(path, str(index) if len(tunings) > 1 or runs else "")
+        try:
+            sections += list(_tuning(path, str(index) if len(tunings) > 1 or runs else ""))
+        except (UserError, *READING) as error:
+            unreadable[path] = unreadable_reason(error)
+    if unreadable:
+        sections.insert(0, unreadable_section(unreadable))
     name = title or ", ".join(directory.resolve().name for directory in directories[:3]) + ", ..." * (
         len(directories) > 3
     )
     subtitle = f"Written {time.strftime('%Y-%m-%d %H:%M %Z')} by hpc_es {__version__}"
     return page(name, subtitle, sections, refresh_seconds, version)
+
+
+def _run_sections(paths: Sequence[Path], unreadable: dict[Path, str]) -> list[Section]:
+    """Return the sections about runs; those that cannot be shown are left out, and added with the reason."""
+    from hpc_es.report.run_sections import run_sections
+    from hpc_es.report.run_summary import RunSummary, read_run
+
+    runs: list[RunSummary] = []
+    for path in paths:
+        try:
+            runs.append(read_run(path))
+        except (UserError, *READING) as error:
+            unreadable[path] = unreadable_reason(error)
+    with contextlib.suppress(UserError, *READING):
+        return run_sections(runs) if runs else []
+    usable = []
+    for run in runs:
+        try:
+            run_sections([run])
+            usable.append(run)
+        except (UserError, *READING) as error:
+            unreadable[run.path] = unreadable_reason(error)
+    return run_sections(usable) if usable else []
 
 
 def _tuning(path: Path, suffix: str) -> Iterator[Section]:

@@ -92,7 +92,7 @@ def _list_row(path: Path) -> JsonObject:
 
     One that cannot be read has the state "unreadable", with the reason, so that it does not hide the others.
     """
-    from hpc_es.core.errors import READING, UserError, message_of, one_line, printable
+    from hpc_es.core.errors import READING, UserError, printable, unreadable_reason
     from hpc_es.storage.results import holds_repetitions
 
     try:
@@ -103,10 +103,10 @@ def _list_row(path: Path) -> JsonObject:
         else:
             values = _run_row(path)
     except (UserError, *READING) as error:
-        text = message_of(error) if isinstance(error, UserError | OSError) else f"{type(error).__name__}: {error}"
+        text = unreadable_reason(error)
         values = {
-            **{"kind": "run", "state": "unreadable", "reason": one_line(text), "progress": None},
-            **{"progress_text": one_line(text), **_best_entries(None), "age_seconds": None},
+            **{"kind": "run", "state": "unreadable", "reason": text, "progress": None},
+            **{"progress_text": text, **_best_entries(None), "age_seconds": None},
         }
     return {"name": printable(str(path)), **values}
 
@@ -147,7 +147,7 @@ def _repetitions_row(path: Path) -> JsonObject:
     from hpc_es.storage.answers import best_of
     from hpc_es.storage.results import found_in_repetitions, repetitions
 
-    rows = [_run_row(run) for run in sorted(path.glob("repetition_*/"))]
+    rows = [_list_row(run) for run in sorted(path.glob("repetition_*/"))]
     total = max(repetitions(path) or 0, len(rows))
     finished = sum(row["state"] == "finished" for row in rows)
     states = Counter(row["state"] for row in rows)
@@ -169,7 +169,10 @@ def _joint_state(states: Mapping[str, int], total: int) -> str:
     """Return the state of several runs: running if one runs, finished if all have, else the worst one."""
     if states.get("finished", 0) == total:
         return "finished"
-    return next((state for state in ("running", "failed", "killed", "interrupted") if states.get(state)), "not begun")
+    return next(
+        (state for state in ("running", "unreadable", "failed", "killed", "interrupted") if states.get(state)),
+        "not begun",
+    )
 
 
 def _tuning_row(path: Path) -> JsonObject:
@@ -378,11 +381,24 @@ def run_results(arguments: argparse.Namespace) -> int:
     the objective; statistics are over the best value, reward or return of each repetition. A directory that has only
     copies of the runs of another one is left out of the comparison.
     """
+    from hpc_es.core.errors import READING, UserError, unreadable_reason
+    from hpc_es.core.plain import spreadsheet_cell
     from hpc_es.storage import results
 
-    directories = list(dict.fromkeys(arguments.directories))
-    contents = {str(directory): _read_results(directory) for directory in directories}
-    several = len(contents) > 1
+    directories, unreadable = list(dict.fromkeys(arguments.directories)), list[str]()
+    contents = {}
+    for directory in directories:
+        try:
+            contents[str(directory)] = _read_results(directory, unreadable)
+        except (UserError, *READING) as error:
+            if len(directories) == 1 or (not directory.is_dir()):
+                raise UserError(unreadable_reason(error)) from error
+            unreadable.append(unreadable_reason(error))
+    for text in unreadable:
+        sys.stderr.write(f"unreadable: {text}\n")
+    if not contents:
+        return 1
+    several = len(directories) > 1
     copies = _copied({name: rows for name, (rows, _) in contents.items()}) if several else {}
     if arguments.json:
         objects = {name: {**summary, "rows": rows} for name, (rows, summary) in contents.items()}
@@ -398,7 +414,7 @@ def run_results(arguments: argparse.Namespace) -> int:
         columns = dict.fromkeys(column for line in lines for column in line)
         table = csv.DictWriter(sys.stdout, list(columns) or ["repetition"], lineterminator="\n")
         table.writeheader()
-        table.writerows(lines)
+        table.writerows({name: spreadsheet_cell(value) for name, value in line.items()} for line in lines)
     elif several:
         sys.stdout.write(_comparison({name: pair[1] for name, pair in contents.items() if name not in copies}))
         for name, original in copies.items():
@@ -411,17 +427,28 @@ def run_results(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _read_results(directory: Path) -> tuple[list[JsonObject], JsonObject]:
-    """Return the results in a directory, each with an answer, and their summary; UserError if there is no run."""
-    from hpc_es.core.errors import UserError
+def _read_results(directory: Path, unreadable: list[str]) -> tuple[list[JsonObject], JsonObject]:
+    """Return the results in a directory, each with an answer, and their summary; UserError if there is no run.
+
+    Results that cannot be read are left out, and the reasons added to `unreadable`.
+    """
+    from hpc_es.core.errors import READING, UserError, unreadable_reason
     from hpc_es.storage import results
     from hpc_es.storage.answers import found_in, goal_of, read_config
 
-    rows, total = results.read_results(directory), results.repetitions(directory)
-    if total is None and not rows:
+    rows, total = results.read_results(directory, unreadable), results.repetitions(directory)
+    if total is None and not rows and not unreadable:
         raise UserError(f"{directory}: expected a run or repetitions of one, found neither")
     goal = goal_of(read_config(directory))
-    return [{**row, **found_in(row, goal).data()} for row in rows], results.summary(rows, total, goal)
+    usable: list[JsonObject] = []
+    for row in rows:
+        try:
+            complete = {**row, **found_in(row, goal).data()}
+            _result_line(complete), _flat(complete), results.summary([complete], total, goal)
+            usable.append(complete)
+        except READING as error:
+            unreadable.append(f"{directory}, repetition {row['repetition']}: {unreadable_reason(error)}")
+    return usable, results.summary(usable, total, goal)
 
 
 def _result_line(row: JsonObject) -> str:
@@ -446,7 +473,7 @@ def _copied(contents: Mapping[str, Sequence[JsonObject]]) -> dict[str, str]:
     from hpc_es.storage.results import identity_digest
 
     runs = {
-        name: {(row.get("seed"), row["repetition"], identity_digest(row)) for row in rows}
+        name: {(str(row.get("seed")), row["repetition"], identity_digest(row)) for row in rows}
         for name, rows in contents.items()
         if rows and all(identity_digest(row) for row in rows)
     }
@@ -498,9 +525,11 @@ def _flat(row: JsonObject) -> JsonObject:
 
 
 def _short(value: object) -> str:
+    from hpc_es.core.errors import visible
+
     if isinstance(value, float):
         return f"{value:.6g}"
-    return str(value)
+    return visible(str(value))
 
 
 def add_plot_arguments(parser: argparse.ArgumentParser) -> None:
@@ -523,7 +552,11 @@ def run_plot(arguments: argparse.Namespace) -> int:
     """
     from hpc_es.report.plot import plot
 
-    for copy in plot(arguments.runs, arguments.output, arguments.x, arguments.title):
+    unreadable: dict[Path, str] = {}
+    copies = plot(arguments.runs, arguments.output, arguments.x, arguments.title, unreadable)
+    for text in unreadable.values():
+        sys.stderr.write(f"unreadable: {text}\n")
+    for copy in copies:
         sys.stderr.write(f"left out: {copy}, a copy of another run (the same config, seed and results)\n")
     sys.stderr.write(f"{arguments.output} written\n")
     return 0

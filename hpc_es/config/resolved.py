@@ -35,6 +35,7 @@ from hpc_es.config.schema import USUAL_CHUNK, Config
 from hpc_es.config.source_code import source_hash
 from hpc_es.core.data import ConfigData
 from hpc_es.core.errors import ConfigError
+from hpc_es.core.run_files import parse_json
 
 
 def resolved(config: Config) -> ConfigData:
@@ -75,7 +76,7 @@ def plain_data(text: str) -> ConfigData:
     """Return the data of a text from `dump` or `dump_json`, without importing the kinds in it; raise ConfigError."""
     try:
         if text.startswith("{"):
-            data = json.loads(text)
+            data = parse_json(text)
         else:
             from hpc_es.config.yaml_text import parse
 

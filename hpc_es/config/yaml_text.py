@@ -11,7 +11,7 @@ from typing import TypeAlias
 import yaml
 
 from hpc_es.core.data import ConfigData, Json
-from hpc_es.core.errors import ConfigError, ConfigProblem, found_text, join, nearest
+from hpc_es.core.errors import ConfigError, ConfigProblem, found_text, join, nearest, printable_values
 
 
 class Loader(yaml.SafeLoader):
@@ -168,6 +168,8 @@ def parse(text: str) -> Json:
         data: Json = Loader(text).get_single_data()
         if (count := _values(data, {})) > max(MOST_VALUES, len(text)):
             raise ValueError(f"aliases expand it to {count:,} values: write out what it needs")
+        if "\\" in text:
+            data = printable_values(data)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""

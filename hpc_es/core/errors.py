@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 ConfigProblem = tuple[str, str]  # dotted key, text
 
@@ -214,9 +215,28 @@ def message_of(error: BaseException) -> str:
     return printable(text)
 
 
+def unreadable_reason(error: BaseException) -> str:
+    """Return in one line why files could not be read, for an error of READING or a UserError."""
+    if isinstance(error, PermissionError):
+        error = DeniedError(error)
+    if isinstance(error, OSError) and error.filename is not None:
+        return one_line(f"{error.filename}: {error.strerror}")
+    text = message_of(error)
+    return one_line(text if isinstance(error, UserError | OSError) else f"{type(error).__name__}: {text}")
+
+
 def printable(text: str) -> str:
     """Return the text with lone surrogates as escape sequences."""
     return text.encode("utf-8", "backslashreplace").decode()
+
+
+def printable_values(value: Any) -> Any:
+    """Return plain data with lone surrogates in its texts as escape sequences."""
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, dict):
+        return {printable_values(key): printable_values(item) for key, item in value.items()}
+    return [printable_values(item) for item in value] if isinstance(value, list) else value
 
 
 def visible(text: str) -> str:

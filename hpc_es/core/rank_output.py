@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO, cast
 
 from hpc_es.core import streams
+from hpc_es.core.run_files import open_descriptor, open_file
 
 if TYPE_CHECKING:
     import io
@@ -72,7 +73,7 @@ def add_files(paths: Sequence[Path]) -> None:
     if not _open:
         return
     for path in paths:
-        with contextlib.suppress(OSError), path.open("rb") as file:
+        with contextlib.suppress(OSError), open_file(path) as file:
             end = b""
             while piece := file.read(PIECE_BYTES):
                 end = piece[-1:]
@@ -90,7 +91,7 @@ class RankLog:
         if sys.__stdout__ is None or sys.__stderr__ is None:  # other files have these descriptors
             raise OSError(errno.EBADF, "standard output or standard error is closed")
         path.parent.mkdir(exist_ok=True)
-        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+        self._file = open_descriptor(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         try:
             self._saved = os.dup(1), os.dup(2)
         except OSError:  # standard output or standard error is closed

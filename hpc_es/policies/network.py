@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import hashlib
 import inspect
 import os
 import random
@@ -33,6 +32,7 @@ from hpc_es.core.global_generators import restored_generators
 from hpc_es.core.paths import expanded
 from hpc_es.core.policy import Actor, Pure
 from hpc_es.core.population import LowRank, Population
+from hpc_es.core.run_files import sha256_of
 from hpc_es.devices.jax_setup import configured_jax, require_device
 from hpc_es.policies.networks.compiled_actor import CompiledActor, CompiledCall, SharedActor
 from hpc_es.policies.networks.feed_forward import PolicyOptions
@@ -317,4 +317,4 @@ def sources(section: Mapping[str, Any], directory: Path) -> dict[str, str]:
         path = _keras_file(name, directory)
     except ValueError:  # a variable that is not set here
         return {name: ""}
-    return {name: hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""}
+    return {name: sha256_of(path) if path.is_file() else ""}

@@ -19,10 +19,12 @@ from statistics import fmean
 
 import matplotlib as mpl
 import numpy as np
-import yaml
 from matplotlib.figure import Figure
 
-from hpc_es.core.errors import UserError
+from hpc_es.config.resolved import plain_data
+from hpc_es.core.errors import ConfigError, UserError
+from hpc_es.core.plain import spreadsheet_cell
+from hpc_es.core.run_files import exists, read_text
 from hpc_es.programs.coding_cases import COUNT, TASKS, Case
 from hpc_es.programs.coding_tasks import PAPER, CodingTask, make_task
 from hpc_es.report.plot import STYLE, SUFFIXES
@@ -140,9 +142,9 @@ def _cycle(run_dir: Path) -> Sequence[str]:
     """Return task.cycle of a run's config.yaml; empty if all repetitions have the same task."""
     path = run_dir / "config.yaml"
     try:
-        config = yaml.safe_load(path.read_text(encoding="utf-8")) if path.exists() else {}
+        config = plain_data(read_text(path)) if exists(path) else {}
         return list(config.get("task", {}).get("cycle") or ())
-    except (OSError, AttributeError, TypeError, yaml.YAMLError, UnicodeDecodeError) as error:
+    except (OSError, AttributeError, TypeError, ValueError, ConfigError) as error:
         raise UserError(f"{path}: expected the config of a search for programs: {error}") from error
 
 
@@ -215,7 +217,7 @@ def as_csv(table: Table) -> str:
         for algorithm in table.algorithms:
             cell = table.cells.get((task, algorithm))
             line += ["", "", ""] if cell is None else [len(cell.rows), f"{cell.success_rate:.2f}", round(cell.npe)]
-        out.writerow(line)
+        out.writerow(map(spreadsheet_cell, line))
     return file.getvalue()
 
 

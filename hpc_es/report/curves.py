@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Literal, Protocol, TypeVar
 
 import numpy as np
-import yaml
 
+from hpc_es.config.yaml_text import parse
 from hpc_es.core.data import ConfigData, Float64, Json
 from hpc_es.core.errors import UserError
+from hpc_es.core.run_files import read_text
 from hpc_es.storage.answers import RESULT, Found, number, read_found, read_object
 from hpc_es.storage.metrics_log import JSONL, each_row
 from hpc_es.storage.status import FINISHED, STATUS
@@ -165,8 +166,8 @@ def load(path: Path) -> RunCurves:
     if not config_path.is_file():
         raise UserError(f"{path} is not a run directory: it has no config.yaml")
     try:
-        config = yaml.safe_load(config_path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        config = parse(read_text(config_path))
+    except (OSError, ValueError) as error:
         raise UserError(f"{config_path} cannot be read as YAML: {error}") from error
     if not isinstance(config, dict):
         raise UserError(f"{config_path}: expected the run's configuration, found {type(config).__name__}")

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -28,7 +28,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, Locator, MaxNLocator, NullFormatter
 
-from hpc_es.core.errors import UserError
+from hpc_es.core.errors import READING, UserError, unreadable_reason
 from hpc_es.report.curves import (
     RETURNS,
     REWARDS,
@@ -36,6 +36,7 @@ from hpc_es.report.curves import (
     VALUES,
     X_AXES,
     Curve,
+    RunCurves,
     RunGroup,
     X,
     best_values,
@@ -91,11 +92,18 @@ PROGRAM_DIAGNOSTICS: Mapping[str, tuple[LineStyle, str]] = {
 DIAGNOSTICS = {**dict.fromkeys((VALUES, RETURNS, SCORES), VECTOR_DIAGNOSTICS), REWARDS: PROGRAM_DIAGNOSTICS}
 
 
-def plot(runs: Sequence[Path], output: Path, x: X | None = None, title: str | None = None) -> list[Path]:
+def plot(
+    runs: Sequence[Path],
+    output: Path,
+    x: X | None = None,
+    title: str | None = None,
+    unreadable: dict[Path, str] | None = None,
+) -> list[Path]:
     """Draw the learning curves of run directories to a PNG, PDF or SVG file; return the runs that are left out.
 
     `x` is the horizontal axis; None draws one panel for each. A directory of repetitions stands for those of its runs
     that have metrics. Each task has its own chart. Copies of a run are left out. The output is replaced atomically.
+    With `unreadable`, runs that cannot be read are left out too if there are others, and added to it with the reason.
 
     Raises UserError for an unknown suffix, for a path that is not a run directory or has no metrics yet, and for runs
     whose measures differ; RunError if the output cannot be written.
@@ -105,7 +113,7 @@ def plot(runs: Sequence[Path], output: Path, x: X | None = None, title: str | No
     if not runs:
         raise UserError("no run directory to plot; give at least one")
     single = [run for path in runs for run in (_repetitions(path) or [path])]
-    groups = grouped([load(path) for path in dict.fromkeys(path.resolve() for path in single)])
+    groups = grouped(_readable(dict.fromkeys(path.resolve() for path in single), unreadable))
     panels = _panels(groups, x)
     kind = output.suffix.lower().removeprefix(".")
     with mpl.rc_context():
@@ -119,6 +127,26 @@ def plot(runs: Sequence[Path], output: Path, x: X | None = None, title: str | No
         with written(output) as temporary:
             picture.savefig(temporary, format=kind, metadata=UNDATED[kind])
     return [run.path for group in groups for run in group.copies]
+
+
+def _readable(paths: Iterable[Path], unreadable: dict[Path, str] | None) -> list[RunCurves]:
+    """Return the curves of the runs that can be read and grouped; UserError if there are none."""
+    loaded: list[RunCurves] = []
+    first: UserError | None = None
+    for path in paths:
+        try:
+            run = load(path)
+            grouped([run])
+            loaded.append(run)
+        except (UserError, *READING) as error:
+            reason = unreadable_reason(error)
+            text = reason if isinstance(error, UserError | OSError) else f"{path}: {reason}"
+            first = first or UserError(text)
+            if unreadable is not None:
+                unreadable[path] = text
+    if first and (unreadable is None or not loaded):
+        raise first
+    return loaded
 
 
 def _repetitions(path: Path) -> list[Path]:

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Literal
 
 from hpc_es.core import rank_output
+from hpc_es.core.run_files import open_file
 from hpc_es.core.streams import is_terminal
 from hpc_es.storage.metrics_log import Number, Row
 
@@ -146,8 +147,8 @@ class Progress:
             return
         stamp = datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
         try:
-            with self._log.open("a", encoding="utf-8") as file:
-                file.writelines(f"{stamp}  {line}\n" for line in text.splitlines() or [""])
+            with open_file(self._log, "ab") as file:
+                file.writelines(f"{stamp}  {line}\n".encode() for line in text.splitlines() or [""])
         except OSError:
             return  # a full disk is reported by the files that must be written
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import yaml
 
 from hpc_es.config.yaml_text import Dumper
+from hpc_es.core.run_files import is_regular, read_bytes
 from hpc_es.report.curves import VALUES, flat, shared_config, task_text
 from hpc_es.report.group_sections import ReportedGroup, comparison_sections, curve_sections, groups_of
 from hpc_es.report.page import (
@@ -61,6 +62,12 @@ def run_sections(runs: Sequence[RunSummary]) -> list[Section]:
         *_environment(runs),
     ]
     return [section for section in sections if section.content]
+
+
+def unreadable_section(reasons: Mapping[Path, str]) -> Section:
+    """Return a section that names the runs that cannot be shown, and why."""
+    items = [element("li", element("code", str(path)), f": {reason}", class_="bad") for path, reason in reasons.items()]
+    return Section("unreadable", "Unreadable", [element("ul", *items, class_="alerts")])
 
 
 def _tiles(runs: Sequence[RunSummary], copies: Mapping[Path, RunSummary]) -> Element:
@@ -271,16 +278,15 @@ def _best(runs: Sequence[RunSummary], ids: Mapping[Path, str]) -> list[Content]:
         name = element("a", _label(run, runs), href=f"#{ids[run.path]}")
         if pairs:
             rows.append([name, pairs[0][1], *(element("code", text) for _, text in pairs[1:2])])
-        for file in sorted(
-            path for path in run.path.glob("*") if path.suffix.lower() in MEDIA and path.stem != "curve"
-        ):
+        files = (path for path in run.path.glob("*") if path.suffix.lower() in MEDIA and path.stem != "curve")
+        for file in sorted(filter(is_regular, files)):
             size += file.stat().st_size
             if size > MOST_MEDIA:
                 media.append(element("p", f"{file} is left out: the report would be too large."))
                 size -= file.stat().st_size
                 continue
             kind = MEDIA[file.suffix.lower()]
-            data = f"data:{kind};base64,{base64.b64encode(file.read_bytes()).decode()}"
+            data = f"data:{kind};base64,{base64.b64encode(read_bytes(file, MOST_MEDIA)).decode()}"
             label = f"{_label(run, runs)}: {file.name}"
             picture = (
                 element("video", src=data, controls="", muted="", playsinline="", aria_label=label)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,7 +9,8 @@ from pathlib import Path
 
 from hpc_es.config.resolved import plain_data
 from hpc_es.core.data import ConfigData, JsonObject
-from hpc_es.core.errors import UserError
+from hpc_es.core.errors import READING, UserError, message_of
+from hpc_es.core.run_files import exists, open_file, read_json, read_text
 from hpc_es.report.curves import RETURNS, REWARDS, SCORES, VALUES, Measure, RunCurves, load
 from hpc_es.storage.answers import NAMES, RESULT, Found, number, read_found
 from hpc_es.storage.line_logs import FAILURES
@@ -19,6 +19,7 @@ from hpc_es.storage.status import FINISHED, STATUS, run_state
 
 ACTIVITIES = ("environment", "policy", "update", "messages", "idle")
 LOG_LINES = 12
+LARGEST_LOG = 1 << 26  # bytes
 MOST_TEXT = 6000  # characters of a traceback or a log in the report
 MADE_WITH = "# made with:\n"
 
@@ -97,8 +98,8 @@ def read_run(path: Path) -> RunSummary:
     def read(action: Callable[[], None]) -> None:
         try:
             action()
-        except (UserError, OSError, ValueError, KeyError, TypeError) as error:
-            run.notes.append(str(error))
+        except (UserError, *READING) as error:
+            run.notes.append(message_of(error))
 
     read(lambda: _read_config(run))
     read(lambda: _read_metrics(run))
@@ -116,8 +117,8 @@ def read_run(path: Path) -> RunSummary:
 
 def _read_config(run: RunSummary) -> None:
     file = run.path / "config.yaml"
-    if file.exists():
-        text = file.read_text(encoding="utf-8")
+    if exists(file):
+        text = read_text(file)
         run.config = plain_data(text)
         lines = text.partition(MADE_WITH)[2].splitlines()
         pairs = (line.lstrip("# ").partition(": ") for line in lines if line.startswith("#   "))
@@ -139,10 +140,10 @@ def _read_metrics(run: RunSummary) -> None:
 
 def _read_result(run: RunSummary) -> None:
     file = run.path / RESULT
-    if file.exists():
-        run.result = json.loads(file.read_text(encoding="utf-8"))
+    if exists(file):
+        run.result = read_json(file)
     elif (run.path / STATUS).exists():
-        run.result = json.loads((run.path / STATUS).read_text(encoding="utf-8"))
+        run.result = read_json(run.path / STATUS)
     if not isinstance(run.result, dict):
         run.result = {}
         raise TypeError(f"{file}: expected a JSON object")
@@ -177,9 +178,9 @@ def _score(run: RunSummary) -> Score | None:
 
 def _read_failures(file: Path) -> list[RunFailure]:
     """Return the entries of failures.log, [] without the file; see FailuresLog."""
-    if not file.exists():
+    if not exists(file):
         return []
-    entries = re.split(r"^=== ", file.read_text(encoding="utf-8", errors="replace"), flags=re.MULTILINE)[1:]
+    entries = re.split(r"^=== ", read_text(file, errors="replace", most=LARGEST_LOG), flags=re.MULTILINE)[1:]
     result = []
     for entry in entries:
         kind, _, rest = entry.partition("\n")
@@ -191,9 +192,9 @@ def _read_failures(file: Path) -> list[RunFailure]:
 
 def _tail(file: Path) -> str:
     """Return the last lines of a log, "" if there is none."""
-    if not file.exists():
+    if not exists(file):
         return ""
-    with file.open("rb") as content:
+    with open_file(file) as content:
         content.seek(max(content.seek(0, 2) - 8 * MOST_TEXT, 0))
         lines = content.read().decode("utf-8", "replace").splitlines()
     return shortened("\n".join(lines[-LOG_LINES:]))

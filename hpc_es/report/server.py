@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Lock
 
-from hpc_es.core.errors import UserError
+from hpc_es.core.errors import READING, UserError, unreadable_reason
 
 WATCHED = ("status.json", "metrics.jsonl", "trial.json", "trials.json", "failures.log", "result.json", "config.yaml")
 
@@ -79,8 +79,8 @@ class _Handler(BaseHTTPRequestHandler):
                 self._send(200, "text/plain; charset=utf-8", self.server.version())
             else:
                 self._send(404, "text/plain; charset=utf-8", b"not found\n")
-        except UserError as error:
-            self._send(503, "text/plain; charset=utf-8", f"{error}\n".encode())
+        except (UserError, *READING) as error:
+            self._send(503, "text/plain; charset=utf-8", f"{unreadable_reason(error)}\n".encode())
 
     def _send(self, status: int, kind: str, content: bytes) -> None:
         self.send_response(status)

@@ -28,6 +28,7 @@ from typing import Any, Literal, cast, get_args
 from hpc_es.config.resolved import plain_data
 from hpc_es.core.data import ConfigData, Json, JsonObject
 from hpc_es.core.errors import ConfigError
+from hpc_es.core.run_files import read_json, read_text
 from hpc_es.storage.metrics_log import last_row
 from hpc_es.storage.status import FINISHED, STATUS, run_state
 
@@ -199,7 +200,7 @@ def goal_of(config: ConfigData) -> Goal:
 def read_config(run: Path) -> ConfigData:
     """Return config.yaml of a run; {} if it is missing or damaged."""
     try:
-        return plain_data((run / "config.yaml").read_text(encoding="utf-8"))
+        return plain_data(read_text(run / "config.yaml"))
     except (OSError, ValueError, ConfigError):
         return {}
 
@@ -207,7 +208,7 @@ def read_config(run: Path) -> ConfigData:
 def read_object(file: Path) -> JsonObject:
     """Return a JSON object; {} if the file is missing or holds something else."""
     try:
-        values = json.loads(file.read_text(encoding="utf-8"))
+        values = read_json(file)
     except (OSError, ValueError):
         return {}
     return values if isinstance(values, dict) else {}

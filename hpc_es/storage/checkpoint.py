@@ -55,6 +55,7 @@ import numpy as np
 
 from hpc_es.core.data import Array, Arrays, JsonObject, Rows, State, aligned_empty
 from hpc_es.core.errors import CheckpointError
+from hpc_es.core.run_files import open_file
 from hpc_es.storage import files
 from hpc_es.storage.files import json_text
 from hpc_es.storage.plain_hdf5 import require_plain
@@ -257,7 +258,7 @@ def load(path: Path) -> Snapshot:
 
 def is_full(path: Path) -> bool:
     """Return whether a checkpoint contains the state, according to its header; True if it cannot be read."""
-    with contextlib.suppress(OSError), path.open("rb") as file:
+    with contextlib.suppress(OSError), open_file(path) as file:
         return not file.read(_HEADER_BYTES).startswith(_MAGIC + f"format {INCREMENTAL}\n".encode())
     return True
 
@@ -279,7 +280,7 @@ def _read_image(path: Path, image: BinaryIO) -> Snapshot:
 
 def image_sha256(path: Path) -> str:
     """Return the digest in the header of a checkpoint."""
-    with path.open("rb") as file:
+    with open_file(path) as file:
         return dict(line.split(" ") for line in file.read(_HEADER_BYTES).decode().splitlines()[1:4])["image_sha256"]
 
 
@@ -304,7 +305,7 @@ def _checked(path: Path) -> Iterator[tuple[BinaryIO, str]]:
     """Yield the open file and the digest of its image after checking both digests; DamagedError, CheckpointError."""
     with contextlib.ExitStack() as stack:
         try:
-            file = stack.enter_context(path.open("rb"))
+            file = stack.enter_context(open_file(path))
             header = file.read(_HEADER_BYTES)
             size = file.seek(0, io.SEEK_END) - _HEADER_BYTES
             digest = _digest_after_header(file)

@@ -14,7 +14,6 @@ omitted. The log is for debugging only: errors of writing it, such as a full dis
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import os
 import warnings
@@ -26,6 +25,7 @@ from typing import BinaryIO
 from hpc_es.core.data import JsonObject
 from hpc_es.core.errors import Failure, RunError
 from hpc_es.core.interfaces import Evaluation
+from hpc_es.core.run_files import each_line, open_file, parse_json, read_text
 from hpc_es.storage.files import json_text
 
 
@@ -86,7 +86,7 @@ class LinesFile:
     def _opened(self) -> BinaryIO:
         if self._file is None:
             try:
-                self._file = self.path.open("ab", buffering=0)
+                self._file = open_file(self.path, "ab", buffering=0)
             except OSError as error:
                 raise self._failure(error) from error
         return self._file
@@ -97,7 +97,7 @@ class LinesFile:
 
 def check_cut(path: Path, length: int, unit: str, remedy: str) -> None:
     """Raise RunError with the remedy unless a `unit`, a line or a row, of the file ends after `length` bytes."""
-    with path.open("rb") as file:
+    with open_file(path) as file:
         size = file.seek(0, os.SEEK_END)
         if size < length:
             raise RunError(f"{path} has {size} bytes, but had {length} at the checkpoint: {remedy}")
@@ -146,7 +146,7 @@ class EvaluationsLog:
             return
         path, length = self._file.path, lengths.get(EVALUATIONS, 0)
         if length and path.exists():
-            with path.open("rb") as file:
+            with open_file(path) as file:
                 if file.readline() != self._header.encode():
                     remedy = "restore it, or remove it to continue without the rows so far"
                     raise RunError(f"{path} has other columns than {self._header.strip()}: {remedy}")
@@ -249,15 +249,15 @@ def read_programs(run_dir: Path, length: int | None = None) -> Iterator[JsonObje
     if not path.exists():
         return
     end = 0
-    with path.open("rb") as file:
-        for number, line in enumerate(file, 1):
+    with open_file(path) as file:
+        for number, line in enumerate(each_line(file), 1):
             end += len(line)
             if not line.endswith(b"\n") or (length is not None and end > length):
                 return
             if not line.strip():
                 continue
             try:
-                program = json.loads(line)
+                program = parse_json(line)
                 entry = {**program, "program": str(program["program"]), "reward": float(program["reward"])}
             except (ValueError, KeyError, TypeError):
                 text = f"expected a program with its reward as JSON, found {line[:40]!r}"
@@ -281,7 +281,7 @@ class FailuresLog:
             if not keep:
                 self.path.unlink(missing_ok=True)
             elif self.path.exists():
-                lines = self.path.read_text(encoding="utf-8", errors="replace").splitlines()
+                lines = read_text(self.path, errors="replace").splitlines()
                 self._kinds = {line.removeprefix(_MARK) for line in lines if line.startswith(_MARK)}
 
     def add(self, line: str, failure: Failure) -> None:
@@ -291,5 +291,5 @@ class FailuresLog:
         self._kinds.add(failure.kind)
         stamp = datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
         details = "".join(f"    {text}\n" for text in failure.details.splitlines())
-        with contextlib.suppress(OSError), self.path.open("a", encoding="utf-8") as file:
-            file.write(f"{_MARK}{failure.kind}\n{stamp}  {line}\n{details}\n")
+        with contextlib.suppress(OSError), open_file(self.path, "ab") as file:
+            file.write(f"{_MARK}{failure.kind}\n{stamp}  {line}\n{details}\n".encode())

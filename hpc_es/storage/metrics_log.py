@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import BinaryIO, Literal
 
 from hpc_es.core.errors import RunError
+from hpc_es.core.run_files import each_line, exists, open_file, parse_json
 from hpc_es.storage.line_logs import check_cut
 
 Number = float | int | None
@@ -190,7 +191,7 @@ class MetricsLog:
         if name not in self._files:
             path = self._paths[name]
             try:
-                self._files[name] = path.open("ab", buffering=0)
+                self._files[name] = open_file(path, "ab", buffering=0)
             except OSError as error:
                 raise _failure(path, error) from error
         return self._files[name]
@@ -207,10 +208,10 @@ def each_row(run_dir: Path) -> Iterator[dict[str, Number]]:
     Raises RunError for any other line that is not a JSON object.
     """
     path = run_dir / JSONL
-    if not path.exists():
+    if not exists(path):
         return
-    with path.open("rb") as file:
-        for index, line in enumerate(file, 1):
+    with open_file(path) as file:
+        for index, line in enumerate(each_line(file), 1):
             try:
                 row = _parse(line, f"{path}, line {index}") if line.strip() else None
             except RunError:
@@ -224,10 +225,10 @@ def each_row(run_dir: Path) -> Iterator[dict[str, Number]]:
 def last_row(run_dir: Path) -> dict[str, Number]:
     """Return the last complete row of metrics.jsonl, without reading the others; {} if there is none."""
     try:
-        with (run_dir / JSONL).open("rb") as file:
+        with open_file(run_dir / JSONL) as file:
             file.seek(max(file.seek(0, os.SEEK_END) - LONGEST_ROW, 0))
             lines = [line for line in file.read().split(b"\n")[:-1] if line.strip()]
-        row = json.loads(lines[-1])
+        row = parse_json(lines[-1])
     except (OSError, ValueError, IndexError):
         return {}
     if not isinstance(row, dict):
@@ -237,7 +238,7 @@ def last_row(run_dir: Path) -> dict[str, Number]:
 
 def _parse(line: bytes, where: str) -> dict[str, Number]:
     try:
-        row = json.loads(line)
+        row = parse_json(line)
     except ValueError:
         row = None
     if not isinstance(row, dict):
@@ -256,7 +257,7 @@ def _check(path: Path, length: int, header: str) -> None:
     outcome = f"have it written again from {JSONL}" if path.name == CSV else "continue without the rows so far"
     remedy = f"restore it, or remove it to {outcome}"
     check_cut(path, length, "row", remedy)
-    with path.open("rb") as file:
+    with open_file(path) as file:
         if length and path.name == CSV and file.readline() != header.encode():
             raise RunError(f"{path} has other columns than this run writes (report.columns?): {remedy}")
 

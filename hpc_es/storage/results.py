@@ -13,7 +13,6 @@ that it has finished, and its line is written again.
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import os
 import re
@@ -28,7 +27,8 @@ import numpy as np
 from hpc_es.config.resolved import plain_data
 from hpc_es.config.schema import Config
 from hpc_es.core.data import Arrays, JsonObject, State
-from hpc_es.core.errors import CheckpointError, UserError
+from hpc_es.core.errors import READING, CheckpointError, UserError, unreadable_reason, visible
+from hpc_es.core.run_files import exists, open_file, parse_json, read_bytes, read_text
 from hpc_es.storage.answers import (
     MOST_NUMBERS,
     NAMES,
@@ -136,7 +136,7 @@ def require_run(path: Path) -> None:
 
 
 def _parts(entry: JsonObject) -> Iterator[str]:
-    yield str(entry["status"] or NOT_BEGUN)
+    yield visible(str(entry["status"] or NOT_BEGUN))
     if entry["generation"] is not None:
         yield f"generations {entry['generation']}"
     answer = found_in(entry).answer
@@ -226,26 +226,38 @@ def append(directory: Path, shard: Shard, row: Result) -> None:
     path = directory / SHARDS / f"{shard.index}-of-{shard.count}.jsonl"
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("ab") as file:
-            complete = path.read_bytes().rfind(b"\n") + 1
+        with open_file(path, "ab") as file:
+            complete = read_bytes(path).rfind(b"\n") + 1
             file.truncate(complete)  # removes the incomplete line of a killed writer
             file.write(json_text(row).encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())
 
 
-def read_results(directory: Path) -> list[Result]:
-    """Return the results in order of repetition, the first if there are two; UserError if a line is damaged."""
+def read_results(directory: Path, damaged: list[str] | None = None) -> list[Result]:
+    """Return the results in order of repetition, the first if there are two.
+
+    Raises UserError if a line is damaged, or adds the reason to `damaged`.
+    """
     results: dict[int, Result] = {}
     for path in [directory / RESULT, *sorted((directory / SHARDS).glob("*-of-*.jsonl"))]:
-        text = path.read_text(encoding="utf-8") if path.exists() else ""
+        try:
+            text = read_text(path) if exists(path) else ""
+        except (OSError, ValueError) as error:
+            if damaged is None:
+                raise UserError(unreadable_reason(error)) from None
+            damaged.append(unreadable_reason(error))
+            continue
         lines = [text] if path.name == RESULT and text else text.split("\n")[:-1]
         for index, line in enumerate(lines, 1):
             try:
-                row = json.loads(line)
+                row = parse_json(line)
                 results.setdefault(int(row["repetition"]), row)
             except (ValueError, KeyError, TypeError) as error:
-                raise UserError(f"{path}, line {index}: expected a result as JSON: {error}; remove the line") from None
+                text = f"{path}, line {index}: expected a result as JSON: {error}; remove the line"
+                if damaged is None:
+                    raise UserError(text) from None
+                damaged.append(text)
     return [results[repetition] for repetition in sorted(results)]
 
 
@@ -257,14 +269,20 @@ def found_in_repetitions(directory: Path) -> dict[int, Found]:
         for run in directory.glob("repetition_*/")
         if (name := re.fullmatch(r"repetition_(\d+)", run.name))
     }
-    found |= {int(row["repetition"]): found_in(row, goal) for row in read_results(directory)}
+    found |= {int(row["repetition"]): found_in(row, goal) for row in read_results(directory, [])}
     return dict(sorted(found.items()))
 
 
 def repetitions(directory: Path) -> int | None:
-    """Return the number of repetitions according to config.yaml in this directory; None if there is no config.yaml."""
+    """Return the number of repetitions according to config.yaml in this directory; None if there is no config.yaml.
+
+    Raises UserError if it cannot be read.
+    """
     path = directory / "config.yaml"
-    return int(plain_data(path.read_text(encoding="utf-8")).get("repetitions", 1)) if path.exists() else None
+    try:
+        return int(plain_data(read_text(path)).get("repetitions", 1)) if exists(path) else None
+    except READING as error:
+        raise UserError(f"{path}: {unreadable_reason(error)}") from error
 
 
 MOST_MISSING = 1000  # repetitions that are listed, as a config may name any number

@@ -27,6 +27,7 @@ from types import TracebackType
 
 from hpc_es.core.data import JsonObject
 from hpc_es.core.errors import InUseError, RunError
+from hpc_es.core.run_files import open_descriptor
 
 _NAME = "lock"
 _FLOCK = "hhqqi"  # Linux struct flock: l_type, l_whence, l_start, l_len, l_pid
@@ -75,7 +76,7 @@ def is_held(directory: Path) -> bool | None:
     if sys.platform != "linux":
         return None
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = open_descriptor(path, os.O_RDONLY)
     except FileNotFoundError:
         return False
     except OSError:
@@ -114,7 +115,7 @@ class RunLock:
             raise InUseError(f"{self.path.parent} is already in use by this process ({os.getpid()})")
         try:
             # A group may share the run, as the umask says. Whoever can read the file can block it.
-            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o660)
+            descriptor = open_descriptor(self.path, os.O_RDWR | os.O_CREAT, 0o660)
         except OSError as error:
             raise _run_error(self.path, error) from error
         try:

@@ -7,7 +7,6 @@ as long as it polls for messages. A killed process leaves the status "running"; 
 from __future__ import annotations
 
 import calendar
-import json
 import math
 import os
 import socket
@@ -17,6 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from hpc_es.core.data import JsonObject
+from hpc_es.core.errors import unreadable_reason
+from hpc_es.core.run_files import read_json
 from hpc_es.storage.run_lock import is_alive, is_held
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ EndStatus = Literal["finished", "interrupted", "failed"]
 
 STATUS = "status.json"
 FINAL_IS_BEST = "final_is_best"  # whether the final evaluation is the best one, if the task derives its fitness
-RUNNING, FINISHED, NOT_BEGUN = "running", "finished", "not begun"
+RUNNING, FINISHED, NOT_BEGUN, UNREADABLE = "running", "finished", "not begun", "unreadable"
 _TIME = "%Y-%m-%dT%H:%M:%SZ"  # UTC
 HEARTBEAT_SECONDS = 30.0
 STALE_SECONDS = 300.0  # age of the heartbeat after which a run on another host counts as killed
@@ -44,13 +45,18 @@ def this_process() -> dict[str, str | int]:
 
 
 def run_state(directory: Path) -> JsonObject:
-    """Return `state` (running, killed, finished, failed, interrupted or not begun) and other fields of status.json."""
+    """Return `state` and other fields of status.json.
+
+    The state is running, killed, finished, failed, interrupted, not begun, or unreadable with a `reason`.
+    """
     try:
-        status = json.loads((directory / STATUS).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        status = None
-    if not isinstance(status, dict) or "status" not in status:
+        status = read_json(directory / STATUS)
+    except FileNotFoundError:
         return {"state": NOT_BEGUN}
+    except (OSError, ValueError) as error:
+        return {"state": UNREADABLE, "reason": unreadable_reason(error)}
+    if not isinstance(status, dict) or not isinstance(status.get("status"), str):
+        return {"state": UNREADABLE, "reason": f"{directory / STATUS}: expected a JSON object with a status"}
     is_locked = is_held(directory)
     state = RUNNING if is_locked else status["status"]
     if state == RUNNING and not is_locked and not _may_run(status, is_known=is_locked is not None):
@@ -95,7 +101,7 @@ def state_text(status: JsonObject) -> str:
 def final_evaluation(directory: Path, generation: int | None) -> dict[str, float]:
     """Return the final evaluation in status.json if it is of this generation, else {}."""
     try:
-        status = json.loads((directory / STATUS).read_text(encoding="utf-8"))
+        status = read_json(directory / STATUS)
         names = [name for name in status if name.startswith("final_")]
         return {name: float(status[name]) for name in names} if status["generation"] == generation else {}
     except (OSError, ValueError, KeyError, TypeError):

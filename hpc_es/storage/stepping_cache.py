@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import json
 import os
 import platform
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from pathlib import Path
 from hpc_es.core import machine
 from hpc_es.core.errors import RunError
 from hpc_es.core.machine import __version__, processor_fingerprint, stepping_differences
+from hpc_es.core.run_files import read_json
 from hpc_es.storage.files import json_text, replace
 
 MAX_RESULTS = 1000  # per file
@@ -50,7 +50,7 @@ def remembered() -> Iterator[None]:
 def _read(path: Path) -> dict[str, str]:
     """Return the content of a file; {} if it is missing or damaged."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path)
     except (OSError, ValueError):
         return {}
     is_valid = isinstance(content, dict) and all(isinstance(text, str) for text in content.values())

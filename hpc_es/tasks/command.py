@@ -22,7 +22,6 @@ Programs are started by a process of their own, which ends them when the rank di
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import math
 import os
@@ -48,6 +47,7 @@ from hpc_es.core.errors import MAX_DETAILS, ConfigError, Failure, Problems, one_
 from hpc_es.core.interfaces import Offers, RunContext
 from hpc_es.core.machine import AVAILABLE_CORES
 from hpc_es.core.paths import expanded
+from hpc_es.core.run_files import sha256_of
 from hpc_es.tasks.function import ObjectiveTask, initial_vector
 from hpc_es.tasks.functions import supervisor
 from hpc_es.tasks.functions.initial_points import initial_points
@@ -128,10 +128,7 @@ def sources(section: ConfigData, directory: Path) -> dict[str, str]:
     with contextlib.suppress(ValueError):  # a variable that is not set here
         files[first] = _program_path(first, directory)
     files |= {word: directory / word.removeprefix(f"{CONFIG}/") for word in rest if word.startswith(f"{CONFIG}/")}
-    return {
-        name: hashlib.sha256(path.read_bytes()).hexdigest() if path is not None and path.is_file() else ""
-        for name, path in files.items()
-    }
+    return {name: sha256_of(path) if path is not None and path.is_file() else "" for name, path in files.items()}
 
 
 def build(options: Options, repetition: int = 0) -> ObjectiveTask:

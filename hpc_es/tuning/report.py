@@ -18,14 +18,25 @@ from typing import TYPE_CHECKING
 
 import yaml
 
-from hpc_es.config.resolved import plain_data
 from hpc_es.config.yaml_text import Dumper
 from hpc_es.core.data import JsonObject
-from hpc_es.core.errors import UserError
+from hpc_es.core.errors import READING, UserError, unreadable_reason
+from hpc_es.core.plain import spreadsheet_cell
+from hpc_es.storage.answers import read_config
 from hpc_es.storage.files import write_text, written
 from hpc_es.tuning.plan import BY_NAME, MEASURES, WEIGHT, varied
 from hpc_es.tuning.space import Value, ValueList, ValueRange, as_text, parse_space
-from hpc_es.tuning.trials import COMPLETE, FAILED, PRUNED, STARTED, TABLE_FILE, Trial, read_table, started_trials
+from hpc_es.tuning.trials import (
+    COMPLETE,
+    FAILED,
+    PRUNED,
+    STARTED,
+    TABLE_FILE,
+    TRIAL_FILE,
+    Trial,
+    read_table,
+    started_trials,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -87,7 +98,22 @@ def read_report(directory: Path) -> TuningReport:
 
 
 def _row(trial: Trial, hyperparameters: JsonObject) -> TrialRow:
-    record = trial.record()
+    """Return the row of a trial; one whose record is damaged counts as failed, with the reason."""
+    try:
+        row = _row_of(trial, trial.record(), hyperparameters)
+        _sort_key(row)
+        ", ".join(map(as_text, row["hyperparameters"].values()))
+        names = (*MEASURES, "generation", *(["objective"] if row["state"] == COMPLETE else []))
+        numbers = [row[name] for name in names]
+        if not all(value is None or isinstance(value, int | float) for value in numbers):
+            raise TypeError(f"expected numbers, found {numbers!r}")
+        return row
+    except (UserError, *READING) as error:
+        reason = f"{trial.path / TRIAL_FILE} is damaged: {unreadable_reason(error)}"
+        return _row_of(trial, {"state": FAILED, "reason": reason}, hyperparameters)
+
+
+def _row_of(trial: Trial, record: JsonObject, hyperparameters: JsonObject) -> TrialRow:
     return {
         "trial": trial.number,
         "state": record.get("state", MISSING),
@@ -166,8 +192,11 @@ def write(report: TuningReport) -> list[Path]:
     write_text(paths[0], _csv(report))
     if report.best is not None:
         paths += [report.directory / PICTURE, report.directory / BEST]
-        draw(report, paths[1])
-        write_text(paths[2], best_config(report, report.best))
+        try:
+            write_text(paths[2], best_config(report, report.best))
+            draw(report, paths[1])
+        except READING as error:  # of damaged trials
+            raise UserError(f"{report.directory}: {unreadable_reason(error)}") from error
     return paths
 
 
@@ -180,7 +209,8 @@ def _csv(report: TuningReport) -> str:
         values = [row["hyperparameters"].get(key) for key in report.keys]
         plain = [value if isinstance(value, str | float | int | None) else json.dumps(value) for value in values]
         numbers = [row[name] for name in ("objective", *report.measures)]
-        out.writerow([row["trial"], row["state"], *numbers, *plain, row["generation"], row["reason"]])
+        cells = [row["trial"], row["state"], *numbers, *plain, row["generation"], row["reason"]]
+        out.writerow(map(spreadsheet_cell, cells))
     return file.getvalue()
 
 
@@ -205,8 +235,7 @@ def best_config(report: TuningReport, best: TrialRow) -> str:
 
 def _config_directory(report: TuningReport, best: TrialRow) -> str | None:
     """Return the config directory of a trial, None if its config is missing."""
-    path = Trial(report.directory, best["trial"]).path / "config.yaml"
-    directory = plain_data(path.read_text(encoding="utf-8")).get("directory") if path.exists() else None
+    directory = read_config(Trial(report.directory, best["trial"]).path).get("directory")
     return str(directory) if directory else None
 
 

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from hpc_es.core.data import Json, JsonObject
 from hpc_es.core.errors import InUseError, UserError
+from hpc_es.core.run_files import count_lines, read_json
 from hpc_es.storage.compare import differences
 from hpc_es.storage.files import json_text, run_error, sync_directory, temporary_name, write_json, writing
 from hpc_es.storage.metrics_log import JSONL
@@ -56,7 +57,7 @@ class Trial:
         """Return trial.json, {} before the trial was started; UserError if the file is damaged."""
         path = self.path / TRIAL_FILE
         try:
-            record = json.loads(path.read_text(encoding="utf-8"))
+            record = read_json(path)
             return {"state": record["state"], **record}
         except FileNotFoundError:
             return {}
@@ -72,7 +73,7 @@ class Trial:
     def generations(self) -> int:
         """Return the number of finished generations, summed over repetitions."""
         paths = [self.path / JSONL, *sorted(self.path.glob(f"repetition_*/{JSONL}"))]
-        return sum(path.read_bytes().count(b"\n") for path in paths if path.exists())
+        return sum(count_lines(path) for path in paths)
 
     def fruitless_starts(self) -> int:
         """Return the number of starts since the last new generation of the trial."""
@@ -115,7 +116,7 @@ class Trial:
     def pruned(self) -> str | None:
         """Return why the trial should end early, or None."""
         try:
-            return str(json.loads((self.path / PRUNED_FILE).read_text(encoding="utf-8"))["reason"])
+            return str(read_json(self.path / PRUNED_FILE)["reason"])
         except (OSError, ValueError, KeyError):
             return None
 
@@ -170,7 +171,7 @@ def read_table(directory: Path) -> JsonObject | None:
     """Return the table of a directory (`hash`, `identity` and `trials`), None without one; UserError if damaged."""
     path = directory / TABLE_FILE
     try:
-        table = json.loads(path.read_text(encoding="utf-8"))
+        table = read_json(path)
         if table["hash"] != digest(table["identity"]) or not isinstance(table["trials"], list):
             raise ValueError("its hash is not that of its content")
     except FileNotFoundError:

@@ -265,7 +265,7 @@ def test_damaged_file_is_a_note_in_the_page(tmp_path: Path, name: str, text: str
     page = parsed(tmp_path)
     rows = {row[0]: row for row in page.tables["Runs"][1:]}
     assert rows["b"][2].startswith("3 ±")
-    assert rows["a"][1] == ("not begun" if name == "status.json" else "finished")
+    assert rows["a"][1] == ("unreadable" if name == "status.json" else "finished")
     assert note in page.texts["summary"]
 
 

@@ -7,11 +7,13 @@ import json
 import math
 import os
 from pathlib import Path
+from typing import Any, BinaryIO
 
 import numpy as np
 import pytest
 
 from hpc_es.core.errors import RunError
+from hpc_es.storage import metrics_log
 from hpc_es.storage.metrics_log import CSV, JSONL, NAMES, MetricsLog, read_metrics
 
 # Facts 3.6: the 21 columns of the notebook's log.csv, in this order, under this house's names (T55).
@@ -231,8 +233,13 @@ def test_missing_metrics_file_has_no_rows(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", [JSONL, CSV])
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux's /dev/full")
-def test_full_disk_names_the_file(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).symlink_to("/dev/full")
+def test_full_disk_names_the_file(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def opened(path: Path, mode: str, buffering: int) -> BinaryIO:
+        file: Any = (Path("/dev/full") if path.name == name else path).open(mode, buffering=buffering)
+        opened: BinaryIO = file
+        return opened
+
+    monkeypatch.setattr(metrics_log, "open_file", opened)
     with pytest.raises(RunError, match=f"{name} could not be written.*No space left"):
         MetricsLog(tmp_path).write(row(0))
 

@@ -23,6 +23,7 @@ from typing import BinaryIO, Literal
 
 from hpc_es.core.data import Float64, JsonObject
 from hpc_es.core.errors import Failure, RunError, kind_of
+from hpc_es.core.run_files import open_file, read_text
 from hpc_es.tasks.functions.python_evaluator import EvaluationResult
 
 Mode = Literal["auto"] | bool
@@ -99,7 +100,7 @@ class EvaluationJournal:
         assert self._folder is not None
         try:
             self._folder.mkdir(exist_ok=True)
-            with (self._folder / f"generation_{generation:09}_closed.jsonl").open("ab", buffering=0) as file:
+            with open_file(self._folder / f"generation_{generation:09}_closed.jsonl", "ab", buffering=0) as file:
                 file.write(json.dumps({"generation": generation, "closed": list(jobs)}).encode() + b"\n")
                 os.fsync(file.fileno())
         except OSError as error:
@@ -115,7 +116,7 @@ class EvaluationJournal:
             self.close()
             folder.mkdir(exist_ok=True)
             name = f"generation_{generation:09}_{os.uname().nodename}_{os.getpid()}.jsonl"
-            self._file, self._generation = (folder / name).open("ab", buffering=0), generation
+            self._file, self._generation = open_file(folder / name, "ab", buffering=0), generation
         return self._file
 
     def close(self) -> None:
@@ -139,7 +140,7 @@ def _complete_lines(folder: Path) -> list[str]:
     texts = []
     for path in sorted(folder.glob("generation_*.jsonl")):
         with contextlib.suppress(OSError):
-            text = path.read_text(encoding="utf-8", errors="replace")
+            text = read_text(path, errors="replace")
             texts.append(text[: text.rfind("\n") + 1])
     return texts
 

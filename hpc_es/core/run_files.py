@@ -1,0 +1,122 @@
+"""Opens the files that belong to a run, which may have been made by somebody else.
+
+Only regular files are opened: no link is followed, which could lead to any file of the user, and no pipe or device
+is waited for. Files that are read whole have a largest size.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from hpc_es.core.errors import printable_values
+
+LARGEST_TEXT = 1 << 28  # bytes of a config or a result: a vector of 10^7 numbers
+LONGEST_LINE = 1 << 26  # bytes
+_FLAGS = {"rb": os.O_RDONLY, "ab": os.O_WRONLY | os.O_APPEND | os.O_CREAT, "r+b": os.O_RDWR}
+
+
+class UnusualFileError(OSError):
+    """A file of a run is not what a run writes: `strerror` says what it is."""
+
+    def __init__(self, path: Path, text: str) -> None:
+        super().__init__(errno.EINVAL, text, str(path))
+
+
+def open_descriptor(path: Path, flags: int, mode: int = 0o666) -> int:
+    """Return a descriptor of a regular file; UnusualFileError for a link, a pipe, a device or a directory."""
+    try:
+        descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, mode)
+    except OSError as error:
+        if error.errno == errno.ELOOP and path.is_symlink():
+            raise UnusualFileError(path, "expected a regular file, found a link") from None
+        if error.errno == errno.ENXIO:  # of a pipe that nobody reads, or a socket
+            raise UnusualFileError(path, "expected a regular file, found a pipe or a socket") from None
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise UnusualFileError(path, "expected a regular file, found a directory, a pipe or a device")
+    return descriptor
+
+
+def open_file(path: Path, mode: str = "rb", buffering: int = -1) -> BinaryIO:
+    """Open a regular file to read ("rb"), append to ("ab") or change ("r+b") it; see `open_descriptor`."""
+    file: Any = os.fdopen(open_descriptor(path, _FLAGS[mode]), mode, buffering)
+    opened: BinaryIO = file
+    return opened
+
+
+def read_bytes(path: Path, most: int = LARGEST_TEXT) -> bytes:
+    """Return the content of a regular file; UnusualFileError if it has more than `most` bytes."""
+    with open_file(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > most:
+            raise UnusualFileError(path, f"has {size:,} bytes, more than {most:,}")
+        return file.read(size)  # what is appended meanwhile is for the next look
+
+
+def read_text(path: Path, errors: str = "strict", most: int = LARGEST_TEXT) -> str:
+    """Return the text of a regular file in UTF-8; see `read_bytes`."""
+    return read_bytes(path, most).decode("utf-8", errors).replace("\r\n", "\n")
+
+
+def read_json(path: Path, most: int = LARGEST_TEXT) -> Any:
+    """Return the content of a JSON file; see `read_bytes`. Raises ValueError if it is no JSON, or nested too deep."""
+    return parse_json(read_text(path, most=most))
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Return the value of a JSON text; ValueError if it is none, or nested too deep."""
+    try:
+        value = json.loads(text)
+        is_escaped = (b"\\u" if isinstance(text, bytes) else "\\u") in text  # type: ignore[operator]
+        return printable_values(value) if is_escaped else value
+    except RecursionError:
+        raise ValueError("is nested too deep") from None
+
+
+def each_line(file: BinaryIO) -> Iterator[bytes]:
+    """Yield the lines of a file with their ends; ValueError for one that is too long to be a row of a run."""
+    while line := file.readline(LONGEST_LINE):
+        if len(line) == LONGEST_LINE:
+            raise ValueError(f"has a line of {LONGEST_LINE:,} bytes or more")
+        yield line
+
+
+def exists(path: Path) -> bool:
+    """Return whether there is anything at this path, also a link to nothing, which `open_file` then refuses."""
+    return os.path.lexists(path)
+
+
+def is_regular(path: Path) -> bool:
+    """Return whether this is a regular file, and no link to one."""
+    try:
+        return stat.S_ISREG(path.lstat().st_mode)
+    except OSError:
+        return False
+
+
+def count_lines(path: Path) -> int:
+    """Return the number of complete lines of a file, 0 if it does not exist."""
+    if not exists(path):
+        return 0
+    with open_file(path) as file:
+        return sum(piece.count(b"\n") for piece in iter(lambda: file.read(1 << 20), b""))
+
+
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a file of code in hexadecimal, which may be reached by links; "" if it is no file."""
+    import hashlib
+
+    if not path.is_file():
+        return ""
+    digest = hashlib.sha256()
+    with open_file(path.resolve()) as file:
+        for piece in iter(lambda: file.read(1 << 20), b""):
+            digest.update(piece)
+    return digest.hexdigest()

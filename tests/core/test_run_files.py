@@ -1,0 +1,68 @@
+"""Only regular files of a run are opened."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hpc_es.core.plain import spreadsheet_cell
+from hpc_es.core.run_files import UnusualFileError, each_line, open_file, read_bytes, read_json, read_text, sha256_of
+
+MAKERS: dict[str, Callable[[Path], object]] = {
+    "a link": lambda path: path.symlink_to("other"),
+    "a directory": lambda path: path.mkdir(),
+    "a pipe": os.mkfifo,
+    "a device": lambda path: path.symlink_to("/dev/zero"),
+}
+
+
+@pytest.mark.parametrize("mode", ["rb", "ab", "r+b"])
+@pytest.mark.parametrize("kind", MAKERS)
+def test_other_files_are_refused_and_left_alone(kind: str, mode: str, tmp_path: Path) -> None:
+    (tmp_path / "other").write_text("content")
+    MAKERS[kind](tmp_path / "file")
+    with pytest.raises(OSError, match=r"expected a regular file|Is a directory"):
+        open_file(tmp_path / "file", mode)
+    assert (tmp_path / "other").read_text() == "content"
+
+
+def test_regular_files_are_read_appended_and_changed(tmp_path: Path) -> None:
+    with open_file(tmp_path / "file", "ab") as file:
+        file.write("ä\r\n".encode())
+    with open_file(tmp_path / "file", "r+b") as file:
+        file.seek(2)
+        file.write(b"!")
+    assert read_text(tmp_path / "file") == "ä!\n"
+
+
+def test_large_file_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    os.truncate(tmp_path / "file", 1 << 40)
+    with pytest.raises(UnusualFileError, match="has 1,099,511,627,776 bytes, more than"):
+        read_bytes(tmp_path / "file")
+    with open_file(tmp_path / "file") as file, pytest.raises(ValueError, match="has a line of"):
+        next(each_line(file))
+
+
+def test_deep_json_and_texts_that_are_none(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("[" * 100_000)
+    with pytest.raises(ValueError, match="nested too deep"):
+        read_json(tmp_path / "file")
+    (tmp_path / "file").write_text('{"a": ["\\ud800", 1]}')
+    assert read_json(tmp_path / "file") == {"a": ["\\ud800", 1]}
+
+
+def test_code_may_be_reached_by_links(tmp_path: Path) -> None:
+    """The SHA-256 of nothing."""
+    (tmp_path / "other").touch()
+    (tmp_path / "file").symlink_to("other")
+    assert sha256_of(tmp_path / "file") == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+    assert sha256_of(tmp_path / "missing") == ""
+
+
+def test_cells_that_a_spreadsheet_would_compute() -> None:
+    cells = ["=1+1", "+x", "-x", "@x", "-1e-3", "+2", "a=b", 3, None, "\x1b[31m"]
+    assert [*map(spreadsheet_cell, cells)] == ["'=1+1", "'+x", "'-x", "'@x", "-1e-3", "+2", "a=b", 3, None, "\\x1b[31m"]

@@ -1,0 +1,220 @@
+"""Files of a run that are damaged, or made by somebody else to hang or to lead elsewhere.
+
+Commands that read runs end within seconds, without a traceback, and show the other runs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+
+import pytest
+
+from hpc_es import cli
+from tests.helpers.harness import clean_environment
+
+SECONDS = 20
+BUILT = ("es", "function", "repetitions", "tuning")
+CONFIGS = {
+    "es": "task: {env_id: CartPole-v1}\npolicy: {hidden_dims: [2]}\nalgorithm: {population_size: 4}",
+    "function": "task: {kind: function, function: 'statistics:fmean', dimension: 2}\nalgorithm: {kind: cma_es}",
+    "repetitions": "task: {kind: function, function: 'statistics:fmean', dimension: 1}\nrepetitions: 2",
+}
+COMMON = "\nstop: {generations: 3}\nreport: {plot_interval_seconds: 0}\n"
+SECRET = "the secret of another file"
+VALUES = [
+    *(
+        "null",
+        "true",
+        "-1",
+        "1e400",
+        "-1e-400",
+        "NaN",
+        "Infinity",
+        "9" * 400,
+        '"x"',
+        '""',
+        "[]",
+        "{}",
+        "[[]]",
+        '{"a": 1}',
+    ),
+    *('"\\u001b[31m"', '"\\ud800"', '"=cmd()"', "1.5", "99999999999", '[null, "a", {}]'),
+]
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One directory of each kind, which finished."""
+    root = tmp_path_factory.mktemp("built")
+    commands = []
+    for name, text in CONFIGS.items():
+        (root / f"{name}.yaml").write_text(text + COMMON)
+        commands.append(["train", f"{name}.yaml", "--output", name])
+    (root / "tune.yaml").write_text("base: function.yaml\nobjective: answer\nspace: {algorithm.sigma: [0.1, 0.2]}\n")
+    commands.append(["tune", "tune.yaml", "--output", "tuning"])
+    for command in commands:
+        program = [sys.executable, "-m", "hpc_es", *command]
+        done = subprocess.run(program, check=False, cwd=root, env=clean_environment(), capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+    return root
+
+
+@pytest.fixture
+def runs(built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory with copies of the runs, and one that nobody touches."""
+    for name in BUILT:
+        shutil.copytree(built / name, tmp_path / "runs" / name, symlinks=True)
+    shutil.copytree(built / "es", tmp_path / "runs" / "whole")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "secret").write_text(SECRET)
+    return tmp_path / "runs"
+
+
+class Late(BaseException):
+    """A command takes too long."""
+
+
+@pytest.fixture(autouse=True)
+def _limited() -> Iterator[None]:
+    def late(number: int, frame: FrameType | None) -> None:
+        raise Late
+
+    before = signal.signal(signal.SIGALRM, late)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def called(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, str]:
+    """Return status and output of a command, which may fail in one line, but neither hang nor raise."""
+    signal.alarm(SECONDS)
+    try:
+        with pytest.raises(SystemExit) as ended:
+            cli.main([*map(str, arguments)])
+    finally:
+        signal.alarm(0)
+    said = capsys.readouterr()
+    status = ended.value.code
+    assert isinstance(status, int) and "Traceback" not in said.err, said.err
+    assert "\x1b" not in said.out + said.err
+    return status, said.out + said.err
+
+
+def read_all(capsys: pytest.CaptureFixture[str], runs: Path, changed: Path) -> None:
+    """Call every command that reads runs; the untouched run is shown."""
+    status, listed = called(capsys, "list", runs)
+    assert status == 0 and "whole" in listed
+    status, _ = called(capsys, "report", runs, "-o", "page.html")
+    page = Path("page.html").read_text()
+    assert status == 0 and "whole" in page and SECRET not in page
+    run = changed if changed.parent == runs else changed.parent
+    status, said = called(capsys, "results", runs / "whole", run)
+    assert "whole" in said
+    if run.name == "es":  # other runs have other measures
+        assert called(capsys, "plot", runs / "whole", run, "-o", "curve.png")[0] == 0
+    for command in (["results", run], ["results", run, "--csv"], ["inspect", run], ["tune-report", runs / "tuning"]):
+        called(capsys, *command)
+
+
+def files_of(runs: Path) -> list[Path]:
+    return sorted(path for name in BUILT for path in (runs / name).rglob("*") if path.is_file())
+
+
+NAMES = [
+    *("es/config.yaml", "es/status.json", "es/result.json", "es/metrics.jsonl", "es/log.txt", "es/lock"),
+    *("function/evaluations.csv", "es/failures.log", "es/x.png", "es/checkpoints/checkpoint_000000003.h5"),
+    *("repetitions/config.yaml", "repetitions/status.json", "repetitions/repetition_0000/status.json"),
+    *("tuning/trials.json", "tuning/trial_0000/trial.json"),
+]
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "socket", "zeros", "sparse", "directory", "denied"])
+@pytest.mark.parametrize("name", NAMES)
+def test_unusual_files_of_a_run(kind: str, name: str, runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = runs / name
+    if file.is_dir():
+        shutil.rmtree(file)
+    file.unlink(missing_ok=True)
+    match kind:
+        case "link":
+            file.symlink_to(runs.parent / "secret")
+        case "pipe":
+            os.mkfifo(file)
+        case "socket":
+            with socket.socket(socket.AF_UNIX) as bound:
+                bound.bind(os.path.relpath(file))
+        case "zeros":
+            file.symlink_to("/dev/zero")
+        case "sparse":
+            file.touch()
+            os.truncate(file, 20 << 30)
+        case "directory":
+            file.mkdir()
+        case "denied":
+            file.write_text("{}")
+            file.chmod(0)
+    read_all(capsys, runs, file.parent)
+
+
+@pytest.mark.parametrize(
+    "text", ["&a [" + "x, " * 9 + "]", "a: " + "[" * 50_000, "repetitions: 1000000000000\n", "\xff"]
+)
+def test_hostile_config(text: str, runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bomb = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}, *a{n - 1}]\n" for n in range(1, 40))
+    for content in (text, bomb):
+        (runs / "es" / "config.yaml").write_bytes(content.encode("latin-1"))
+        read_all(capsys, runs, runs / "es")
+
+
+def mutated(content: bytes, chosen: random.Random) -> bytes:
+    """Return damaged content: bytes flipped, cut, inserted, or a value of a text replaced by another."""
+    match chosen.randrange(6):
+        case 0:
+            position = chosen.randrange(len(content) + 1)
+            return content[:position]
+        case 1:
+            data = bytearray(content or b"x")
+            for _ in range(chosen.randint(1, 8)):
+                data[chosen.randrange(len(data))] = chosen.randrange(256)
+            return bytes(data)
+        case 2:
+            position = chosen.randrange(len(content) + 1)
+            return content[:position] + chosen.randbytes(chosen.randint(1, 50)) + content[position:]
+    try:
+        value = json.loads(content)
+    except ValueError:
+        lines = content.split(b"\n")
+        number = chosen.randrange(len(lines))
+        name, colon, _ = lines[number].partition(b": ")
+        lines[number] = name + colon + chosen.choice(VALUES).encode() if colon else lines[number] * 2
+        return b"\n".join(lines)
+    place = value
+    while isinstance(place, dict) and place:
+        name = chosen.choice(sorted(place))
+        if not isinstance(place[name], dict) or not place[name] or chosen.random() < 0.3:
+            place[name] = "REPLACED"
+            break
+        place = place[name]
+    return json.dumps(value).replace('"REPLACED"', chosen.choice(VALUES)).encode()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(12))
+def test_damaged_text_files(seed: int, built: Path, runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    chosen = random.Random(seed)
+    texts = [path for path in files_of(runs) if path.suffix in {".json", ".jsonl", ".yaml", ".csv", ".txt", ".log"}]
+    for _ in range(12):
+        file = chosen.choice(texts)
+        file.write_bytes(mutated(file.read_bytes(), chosen))
+        read_all(capsys, runs, file.parent)
+        shutil.copyfile(built / file.relative_to(runs), file)
