@@ -4,6 +4,7 @@
 set -euo pipefail
 tools=.venv-lock
 test -x $tools/bin/uv || { python3 -m venv $tools; $tools/bin/pip install --quiet --disable-pip-version-check uv; }
+echo setuptools > "$tools/build.in"  # builds the package itself
 lock() {  # lock NAME PYTHON EXTRA...
   local name=$1 python=$2 extras=()
   shift 2
@@ -11,8 +12,8 @@ lock() {  # lock NAME PYTHON EXTRA...
   "$python" -m pip freeze --exclude-editable | grep -v ' @ ' > "$tools/versions.txt"
   {
     echo "# Versions that the tests of this commit ran with: hpc_es[$(IFS=,; echo "$*")], Linux x86_64, Python 3.11."
-    echo "# Written by make lock. Install: pip install --require-hashes -r locks/$name.txt && pip install --no-deps ."
-    $tools/bin/uv pip compile --quiet setup.cfg "${extras[@]}" --constraint "$tools/versions.txt" --python-version 3.11 \
+    echo "# Written by make lock. Install: pip install --require-hashes -r locks/$name.txt && pip install --no-deps --no-build-isolation ."
+    $tools/bin/uv pip compile --quiet setup.cfg "$tools/build.in" "${extras[@]}" --constraint "$tools/versions.txt" --python-version 3.11 \
       --python-platform x86_64-manylinux_2_28 --generate-hashes --no-annotate --no-header
   } > "$tools/$name.txt"
   mv "$tools/$name.txt" "locks/$name.txt"

@@ -101,6 +101,11 @@ def is_regular(path: Path) -> bool:
         return False
 
 
+def is_removed(file: BinaryIO) -> bool:
+    """Return whether an open file has no name any more: what is written to it is lost when it is closed."""
+    return os.fstat(file.fileno()).st_nlink == 0
+
+
 def count_lines(path: Path) -> int:
     """Return the number of complete lines of a file, 0 if it does not exist."""
     if not exists(path):

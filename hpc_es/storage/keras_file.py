@@ -12,8 +12,10 @@ from typing import Any
 import h5py
 import numpy as np
 
+from hpc_es.core.array_files import require_plain_archive
 from hpc_es.core.data import Array, JsonObject
 from hpc_es.core.errors import CheckpointError
+from hpc_es.core.run_files import open_file
 from hpc_es.policies.networks.keras_models import SavedLayer
 from hpc_es.storage.plain_hdf5 import require_plain
 
@@ -24,7 +26,7 @@ def is_keras_file(path: Path) -> bool:
     """Return whether a file is a `.keras` archive or plain HDF5, which checkpoints of hpc_es are not."""
     if not path.is_file():
         return False
-    with path.open("rb") as file:
+    with open_file(path.resolve()) as file:
         return path.suffix == ".keras" or file.read(len(_HDF5)) == _HDF5
 
 
@@ -41,6 +43,7 @@ def read_layers(path: Path) -> list[SavedLayer]:
 def _from_archive(path: Path) -> list[SavedLayer]:
     """Read the format of Keras 3: config.json, and model.weights.h5, whose groups have the names of layers."""
     with zipfile.ZipFile(path) as archive:
+        require_plain_archive(archive)
         config, image = json.loads(archive.read("config.json")), archive.read("model.weights.h5")
     with h5py.File(io.BytesIO(image)) as file:
         require_plain(file, len(image))

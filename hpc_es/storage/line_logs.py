@@ -25,7 +25,7 @@ from typing import BinaryIO
 from hpc_es.core.data import JsonObject
 from hpc_es.core.errors import Failure, RunError
 from hpc_es.core.interfaces import Evaluation
-from hpc_es.core.run_files import each_line, open_file, parse_json, read_text
+from hpc_es.core.run_files import each_line, is_removed, open_file, parse_json, read_text
 from hpc_es.storage.files import json_text
 
 
@@ -76,6 +76,10 @@ class LinesFile:
         except OSError as error:
             raise self._failure(error) from error
         return True
+
+    def is_removed(self) -> bool:
+        """Return whether somebody has removed the file since it was opened."""
+        return self._file is not None and is_removed(self._file)
 
     def close(self) -> None:
         """Close the file; the next `append` opens it again."""
@@ -134,6 +138,9 @@ class EvaluationsLog:
     def lengths(self) -> dict[str, int]:
         """Sync the file and return its length in bytes by name, for a checkpoint and `cut`."""
         length = self._file.length() if self._is_on else 0
+        if length and self._file.is_removed():
+            self._file.close()
+            self._recreate(length)
         return {EVALUATIONS: length} if length else {}
 
     def cut(self, lengths: Mapping[str, int]) -> None:
@@ -151,8 +158,11 @@ class EvaluationsLog:
                     remedy = "restore it, or remove it to continue without the rows so far"
                     raise RunError(f"{path} has other columns than {self._header.strip()}: {remedy}")
         if not self._file.cut(length):
-            self._warn(f"{path} is missing: the evaluations before this resume are lost")
-            self._file.append(self._header + " " * (length - len(self._header.encode()) - 1) + "\n")
+            self._recreate(length)
+
+    def _recreate(self, length: int) -> None:
+        self._warn(f"{self._file.path} is missing: the evaluations so far are lost")
+        self._file.append(self._header + " " * (length - len(self._header.encode()) - 1) + "\n")
 
     def close(self) -> None:
         """Close the file; the next `write` opens it again."""

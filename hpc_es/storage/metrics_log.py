@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import BinaryIO, Literal
 
 from hpc_es.core.errors import RunError
-from hpc_es.core.run_files import each_line, exists, open_file, parse_json
+from hpc_es.core.run_files import each_line, exists, is_removed, open_file, parse_json
 from hpc_es.storage.line_logs import check_cut
 
 Number = float | int | None
@@ -132,13 +132,20 @@ class MetricsLog:
         self._append(CSV, line(numbers, self._columns))
 
     def lengths(self) -> dict[str, int]:
-        """Sync the files and return the length of each in bytes, for a checkpoint and `cut`."""
+        """Sync the files and return the length of each in bytes, for a checkpoint and `cut`.
+
+        A file that was removed since it was opened is replaced with a warning, as `cut` does.
+        """
         for name, path in self._paths.items():
             file = self._open(name)
             try:
                 os.fsync(file.fileno())
             except OSError as error:
                 raise _failure(path, error) from error
+            if is_removed(file):
+                length = file.seek(0, os.SEEK_END)
+                self._files.pop(name).close()
+                self._recreate(name, length)
         return {name: self._open(name).seek(0, os.SEEK_END) for name in self._paths}
 
     def cut(self, lengths: Mapping[str, int]) -> None:
@@ -169,7 +176,7 @@ class MetricsLog:
     def _recreate(self, name: str, length: int) -> None:
         path = self._paths[name]
         if name == JSONL:
-            self._warn(f"{path} is missing: the rows before this resume are lost")
+            self._warn(f"{path} is missing: the rows so far are lost")
             self._append(JSONL, " " * (length - 1) + "\n")
             return
         self._warn(f"{path} is missing: it is written again from {JSONL}")

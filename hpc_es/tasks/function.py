@@ -22,6 +22,7 @@ import numpy as np
 from hpc_es.config.options import Natural, option, options
 from hpc_es.config.registry import config_path, import_function
 from hpc_es.config.source_code import source_hash
+from hpc_es.core.array_files import load_array
 from hpc_es.core.data import ConfigData, Float64
 from hpc_es.core.errors import ConfigError, Problems
 from hpc_es.core.interfaces import Offers, Searched
@@ -110,7 +111,7 @@ def _read_vector(path: Path) -> Float64:
     try:
         match path.suffix:
             case ".npy":
-                array = np.load(path, allow_pickle=False)
+                array = load_array(path)
             case ".json":
                 array = np.array(json.loads(path.read_text(encoding="utf-8")))
             case ".txt":

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hpc_es.algorithms.common.optimizers import SLOTS
+from hpc_es.core.array_files import load_arrays
 from hpc_es.core.data import Array, Arrays, Float32, ProblemState, State
 from hpc_es.core.errors import CheckpointError, ConfigError, Problems
 from hpc_es.core.paths import current_directory, expanded, shown
@@ -153,7 +154,8 @@ def _without(state: State, *names: str) -> State:
 def _statistics_of(path: str) -> State:
     """Return observation statistics from a run, checkpoint or Keras file, or an ob_normalization_*.npz file."""
     if path.endswith(".npz"):
-        total, squares, count = _arrays_of("policy.init_observations", path, "_sum", "sumsq", "count")
+        arrays = _arrays_of("policy.init_observations", path, "_sum", "sumsq", "count")
+        total, squares, count = (arrays[name] for name in ("_sum", "sumsq", "count"))
         moments = Moments(total.astype(np.float64), squares.astype(np.float64), float(count))
         carried = statistics_state(moments)
         return State(0, carried.shared, carried.master)
@@ -174,18 +176,20 @@ def _slots_of(path: str) -> Arrays:
         return {
             name: array for name, array in _read("policy.init_optimizer", path, None).master.items() if name in SLOTS
         }
-    steps, velocity = _arrays_of("policy.init_optimizer", path, "t", "v")
-    slots = {"optimizer_steps": np.asarray(steps, np.int64)}
-    with np.load(path, allow_pickle=False) as file:
-        if "m" in file:  # Adam
-            return {**slots, "adam_m": np.float32(file["m"]), "adam_v": np.float32(velocity)}
-    return {**slots, "sgd_velocity": np.float32(velocity)}
+    arrays = _arrays_of("policy.init_optimizer", path, "t", "v")
+    slots = {"optimizer_steps": np.asarray(arrays["t"], np.int64)}
+    if "m" in arrays:  # Adam
+        return {**slots, "adam_m": np.float32(arrays["m"]), "adam_v": np.float32(arrays["v"])}
+    return {**slots, "sgd_velocity": np.float32(arrays["v"])}
 
 
-def _arrays_of(key: str, path: str, *names: str) -> list[Array]:
+def _arrays_of(key: str, path: str, *names: str) -> Arrays:
+    """Return the arrays of a file, these names among them; ConfigError if it has no such."""
     try:
-        with np.load(path, allow_pickle=False) as file:
-            return [file[name] for name in names]
+        arrays = load_arrays(Path(path))
+        if missing := [name for name in names if name not in arrays]:
+            raise KeyError(f"there is no {missing[0]!r}")
+        return arrays
     except (OSError, ValueError, KeyError) as error:
         text = f"{path}: expected arrays {', '.join(names)}, as the notebook saves them: {error}"
         raise ConfigError([(key, text)]) from error

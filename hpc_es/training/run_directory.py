@@ -105,14 +105,17 @@ def open_run(
     return OpenedRun(directory, lock, store, snapshot, identity, tuple(warnings))
 
 
-def _require_own_entries(directory: Path) -> None:
+def _require_own_entries(directory: Path, depth: int = 2) -> None:
     """Raise UserError if a run here would write through a link of another user, or wait for a pipe.
 
-    In a directory that others write to, a link named metrics.jsonl could point to any file of the
-    user who starts the run. Links of the user's own, such as to a larger disk, are followed.
+    In a directory that others write to, a link named checkpoints could point to any directory of the user who starts
+    the run. Links of the user's own to directories, such as on a larger disk, are followed; files are never opened
+    through links (`core.run_files`).
     """
     for entry in os.scandir(directory):
         status = entry.stat(follow_symlinks=False)
+        if depth > 1 and stat.S_ISDIR(status.st_mode):
+            _require_own_entries(Path(entry.path), depth - 1)
         if stat.S_ISLNK(status.st_mode) and status.st_uid not in (os.geteuid(), 0):
             text = f"{entry.path} is a link of another user (uid {status.st_uid}), through which the run would write"
             raise UserError(f"{text}: remove it, or choose another --output")

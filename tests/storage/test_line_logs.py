@@ -65,7 +65,7 @@ def test_missing_evaluations_csv_is_created_with_a_warning(tmp_path: Path) -> No
     log.write(0, rows(0))
     lengths = log.lengths()
     (tmp_path / EVALUATIONS).unlink()
-    with pytest.warns(match="is missing: the evaluations before this resume are lost"):
+    with pytest.warns(match="is missing: the evaluations so far are lost"):
         log.cut(lengths)
     assert log.lengths() == lengths and (tmp_path / EVALUATIONS).read_text().startswith("generation,job,value,x0,x1\n")
 

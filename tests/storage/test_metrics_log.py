@@ -247,3 +247,20 @@ def test_full_disk_names_the_file(tmp_path: Path, name: str, monkeypatch: pytest
 def test_missing_directory_names_the_file(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"nowhere/metrics\.jsonl could not be written"):
         MetricsLog(tmp_path / "nowhere").write(row(0))
+
+
+def test_file_that_is_removed_during_a_run_is_said_and_replaced(tmp_path: Path) -> None:
+    log = MetricsLog(tmp_path)
+    for generation in (0, 1):
+        log.write(row(generation))
+    lengths = log.lengths()
+    (tmp_path / JSONL).unlink()
+    log.write(row(2))
+    with pytest.warns(match=r"metrics\.jsonl is missing: the rows so far are lost"):
+        later = log.lengths()
+    assert later[JSONL] > lengths[JSONL] and (tmp_path / JSONL).stat().st_size == later[JSONL]
+    log.write(row(3))
+    log.close()
+    assert [read["generation"] for read in read_metrics(tmp_path)] == [3]
+    MetricsLog(tmp_path).cut(later)
+    assert read_metrics(tmp_path) == []

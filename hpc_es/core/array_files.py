@@ -1,0 +1,58 @@
+"""Reads .npy and .npz files of NumPy that hold what they say: no pickle, and no more bytes than the file can hold."""
+
+from __future__ import annotations
+
+import math
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hpc_es.core.data import Array, Arrays
+
+MOST_COMPRESSION = 1100  # deflate makes data at most 1,032 times smaller
+SLACK_BYTES = 1 << 16
+
+
+def load_array(path: Path) -> Array:
+    """Return the array of a .npy file; OSError or ValueError if it is none."""
+    _require_file(path)
+    return np.array(np.load(path, mmap_mode="r", allow_pickle=False))  # a map is not longer than its file
+
+
+def load_arrays(path: Path) -> Arrays:
+    """Return the arrays of a .npz file by name; OSError or ValueError if it is none."""
+    _require_file(path)
+    try:
+        with zipfile.ZipFile(path) as archive:
+            for member in archive.infolist():
+                _require_plain(archive, member)
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError) as error:
+        raise ValueError(f"is no .npz file: {error}") from error
+
+
+def require_plain_archive(archive: zipfile.ZipFile) -> None:
+    """Raise ValueError if a member of an archive expands to more than its compressed bytes can be."""
+    for member in archive.infolist():
+        if member.file_size > MOST_COMPRESSION * member.compress_size + SLACK_BYTES:
+            raise ValueError(f"{member.filename} has {member.file_size:,} bytes, from {member.compress_size:,}")
+
+
+def _require_file(path: Path) -> None:
+    if not path.is_file():  # a pipe would be waited for
+        raise FileNotFoundError(2, "expected a file, found none", str(path))
+
+
+def _require_plain(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
+    require_plain_archive(archive)
+    with archive.open(member) as file:
+        stream: Any = file
+        major, _ = np.lib.format.read_magic(stream)
+        read_header = np.lib.format.read_array_header_1_0 if major == 1 else np.lib.format.read_array_header_2_0
+        shape, _, dtype = read_header(stream)
+        said, held = math.prod(shape) * dtype.itemsize, member.file_size - file.tell()
+        if said != held:
+            raise ValueError(f"{member.filename} has an array of {said:,} bytes, and holds {held:,}")

@@ -1,0 +1,59 @@
+"""Files of arrays that lie about their size are refused before memory is taken."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hpc_es.core.array_files import load_array, load_arrays
+
+
+def header(shape: str) -> bytes:
+    """Return a .npy file of float64 that says to have this shape, and holds two numbers."""
+    file = io.BytesIO()
+    np.save(file, np.zeros(2))
+    return file.getvalue().replace(b"(2,), }" + b" " * (len(shape) - 4), b"%b, }" % shape.encode(), 1)
+
+
+def test_arrays_are_read(tmp_path: Path) -> None:
+    values = {"a": np.arange(6.0).reshape(2, 3), "b": np.float32(2)}
+    np.savez_compressed(tmp_path / "x.npz", **values)  # type: ignore[arg-type]
+    np.save(tmp_path / "x.npy", values["a"])
+    read = load_arrays(tmp_path / "x.npz")
+    assert list(read) == ["a", "b"] and read["a"].tolist() == [[0, 1, 2], [3, 4, 5]] and read["b"] == 2
+    assert load_array(tmp_path / "x.npy").tolist() == [[0, 1, 2], [3, 4, 5]]
+
+
+def test_shape_that_the_file_does_not_hold(tmp_path: Path) -> None:
+    lie = header("(300000000000,)")
+    assert b"(300000000000,)" in lie
+    (tmp_path / "x.npy").write_bytes(lie)
+    with pytest.raises(ValueError, match="length"):
+        load_array(tmp_path / "x.npy")
+    with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
+        archive.writestr("a.npy", lie)
+    with pytest.raises(ValueError, match=r"a.npy has an array of 2,400,000,000,000 bytes, and holds 16"):
+        load_arrays(tmp_path / "x.npz")
+
+
+def test_damaged_archives(tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz", a=np.arange(1000))
+    content = (tmp_path / "x.npz").read_bytes()
+    for damaged in (content[:500], b"", b"text", content[:200] + b"\0" * 400 + content[600:]):
+        (tmp_path / "x.npz").write_bytes(damaged)
+        with pytest.raises(ValueError, match=r"is no \.npz file|magic|header"):
+            load_arrays(tmp_path / "x.npz")
+
+
+def test_pickle_and_pipes_are_refused(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.array([{}], dtype=object), allow_pickle=True)
+    np.savez(tmp_path / "x.npz", a=np.array([{}], dtype=object))
+    for load in (load_array, load_arrays):
+        with pytest.raises(ValueError, match=r"[Oo]bject|memory-mapped|holds 150"):
+            load(tmp_path / ("x.npy" if load is load_array else "x.npz"))
+        with pytest.raises(FileNotFoundError, match="expected a file"):
+            load(tmp_path)
