@@ -74,17 +74,21 @@ def importable(*directories: Path | str) -> list[str]:
 def import_from(directories: Iterable[str]) -> None:
     """Make modules in these directories importable, which `importable` returned on rank 0."""
     _current[:] = dict.fromkeys(directories)
+    own = str(current_directory()) if "" in sys.path else ""  # of an interactive Python, whose user imports from there
     for directory in _current:
         if directory not in sys.path:  # "" and "." do not count: code of the user may change the current directory
             sys.path.append(directory)
-            _appended.add(directory)
+            _appended.update({directory} - {own})
         _directories.setdefault(directory, None)
     _install()
 
 
 def import_only(allowed: Collection[str] | None) -> None:
-    """Let only files with these SHA-256 run that are imported from the present directories; None: all files."""
-    _directories.update(dict.fromkeys(_current, allowed))
+    """Let only files with these SHA-256 run that are imported from the present directories; None: all files.
+
+    What the user has put on sys.path stays as it is.
+    """
+    _directories.update({directory: allowed for directory in _current if directory in _appended})
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import stat
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from hpc_es.core.data import Array, Arrays
+from hpc_es.core.run_files import UnusualFileError
 
 MOST_COMPRESSION = 1100  # deflate makes data at most 1,032 times smaller
 SLACK_BYTES = 1 << 16
@@ -42,8 +44,8 @@ def require_plain_archive(archive: zipfile.ZipFile) -> None:
 
 
 def _require_file(path: Path) -> None:
-    if not path.is_file():  # a pipe would be waited for
-        raise FileNotFoundError(2, "expected a file, found none", str(path))
+    if not stat.S_ISREG(path.stat().st_mode):  # a pipe would be waited for
+        raise UnusualFileError(path, "expected a regular file")
 
 
 def _require_plain(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:

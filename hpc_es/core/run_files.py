@@ -7,6 +7,7 @@ is waited for. Files that are read whole have a largest size.
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
 import stat
@@ -19,6 +20,9 @@ from hpc_es.core.errors import printable_values
 LARGEST_TEXT = 1 << 28  # bytes of a config or a result: a vector of 10^7 numbers
 LONGEST_LINE = 1 << 26  # bytes
 _FLAGS = {"rb": os.O_RDONLY, "ab": os.O_WRONLY | os.O_APPEND | os.O_CREAT, "r+b": os.O_RDWR}
+
+
+_BUFFERED: dict[str, Any] = {"rb": io.BufferedReader, "ab": io.BufferedWriter, "r+b": io.BufferedRandom}
 
 
 class UnusualFileError(OSError):
@@ -46,9 +50,10 @@ def open_descriptor(path: Path, flags: int, mode: int = 0o666) -> int:
 
 def open_file(path: Path, mode: str = "rb", buffering: int = -1) -> BinaryIO:
     """Open a regular file to read ("rb"), append to ("ab") or change ("r+b") it; see `open_descriptor`."""
-    file: Any = os.fdopen(open_descriptor(path, _FLAGS[mode]), mode, buffering)
-    opened: BinaryIO = file
-    return opened
+    raw = io.FileIO(open_descriptor(path, _FLAGS[mode]), mode)
+    wrapped: Any = raw if buffering == 0 else _BUFFERED[mode](raw)
+    file: BinaryIO = wrapped
+    return file
 
 
 def read_bytes(path: Path, most: int = LARGEST_TEXT) -> bytes:

@@ -84,7 +84,8 @@ class LinesFile:
     def close(self) -> None:
         """Close the file; the next `append` opens it again."""
         if self._file is not None:
-            self._file.close()
+            with contextlib.suppress(OSError):  # of a quota on NFS; what a checkpoint needs was synced
+                self._file.close()
             self._file = None
 
     def _opened(self) -> BinaryIO:

@@ -26,6 +26,10 @@ ANYWHERE: dict[str, Event] = {
     "truncated": partial(damage.damaged, harm=damage.truncate),
     "newest missing": damage.missing,
     "file limit": surroundings.file_limit,
+    "damaged text": damage.damaged_text,
+    "strange file": damage.strange_file,
+    "failing call": surroundings.failing_calls,
+    "few descriptors": surroundings.few_descriptors,
     "clock jump": surroundings.clock_jump,
     "closed stderr": surroundings.closed_errors,
 }

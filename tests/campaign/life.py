@@ -84,6 +84,22 @@ class Life:
         if text not in self.output:
             raise WrongError(f"nothing said of {text!r}")
 
+    def survived(self, seconds: float) -> None:
+        """Let it run for some time under a fault: it may go on, and is then stopped, or end with a message."""
+        limit = time.monotonic() + seconds
+        while self.job.process.poll() is None and time.monotonic() < limit:
+            time.sleep(SCAN_SECONDS)
+        if self.job.process.poll() is None:
+            for pid in self.job.pids().values():
+                sent(pid, signal.SIGTERM)
+        status = self.end()
+        if status not in {0, 1, 2, INTERRUPTED}:
+            raise WrongError(f"status {status}, expected 0, 1, 2 or {INTERRUPTED}")
+        if "Traceback" in self.output:
+            raise WrongError("a traceback")
+        if status in {1, 2} and "hpc_es: " not in self.output:
+            raise WrongError(f"status {status} without a message")
+
     def stopped(self) -> None:
         """End an undisturbed life by SIGTERM, once it trains."""
         self.wait_for(lambda: "rank=host:pid" in self.job.stdout)

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.campaign.calls import Calls, joined
 from tests.campaign.clock import Clock
 from tests.campaign.disk import Disk
 from tests.campaign.life import Life
@@ -27,6 +28,7 @@ class Scene:
 
     def __init__(self, directory: Path, setting: Setting, dice: random.Random, disk: Disk, clock: Clock) -> None:
         self.directory, self.setting, self.dice, self.disk, self.clock = directory, setting, dice, disk, clock
+        self.calls = Calls(directory)
         self.output = disk.directory / "run"
         self.is_early = False  # the instant lay before the first generation of this life
         self.said = ""  # by the last life
@@ -55,7 +57,7 @@ class Scene:
             VARIABLE: str(self.directory),
             "PYTHONPATH": os.pathsep.join([str(ROOT), str(STARTUP)]),
             **({} if has_errors else {"HPC_ES_CAMPAIGN_CLOSED": "yes"}),
-            **self.clock.environment(),
+            **joined(self.clock.environment(), self.calls.environment(self.output)),
         }
         with start(self.ranks, arguments, environment, ROOT) as job:
             life = Life(job)

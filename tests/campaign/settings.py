@@ -84,8 +84,8 @@ RESTARTING = ("cma_es", "sep_cma_es", "snes", "xnes")
 
 def function(dice: random.Random) -> Setting:
     """An objective; a third of them fail at some vectors, whose evaluations are dropped."""
-    fails = dice.random() < 0.3
-    name = "fragile" if fails else dice.choice(["cost", "cost", "pooled"])
+    fails = dice.random() < 0.4
+    name = dice.choice(["fragile", "unruly"]) if fails else dice.choice(["cost", "cost", "pooled"])
     task: Values = {
         "kind": "function",
         "function": f"tests.campaign.trouble:{name}",
@@ -99,7 +99,8 @@ def function(dice: random.Random) -> Setting:
     if kind in RESTARTING:
         task |= {"bounds": {"low": -4, "high": 4}, "initial": "random"}
     if fails:
-        return Setting("function, failing", _search(dice, kind, {"task": task}))
+        family = "function, failing" if name == "fragile" else "function, unruly"
+        return Setting(family, _search(dice, kind, {"task": task}))
     task |= {"on_failed_evaluation": "abort", "timeout_seconds": TIMEOUT_SECONDS}
     said = {"nan": "the value is nan", "raise": "the simulator diverged", "hang": "longer than task.timeout_seconds"}
     family = "function, with a pool" if name == "pooled" else "function"

@@ -5,13 +5,15 @@ from __future__ import annotations
 import resource
 import signal
 import time
+from pathlib import Path
 
 from tests.campaign.clock import FAR_SECONDS, change_times
 from tests.campaign.disk import covered
-from tests.campaign.life import INTERRUPTED, LateError
+from tests.campaign.life import INTERRUPTED, LateError, WrongError
 from tests.campaign.scene import Scene
 
 APART_SECONDS = 0.8  # more than guard.REPEAT_SECONDS
+FAULT_SECONDS = 2.0
 
 
 def closed_errors(scene: Scene) -> None:
@@ -32,6 +34,33 @@ def file_limit(scene: Scene) -> None:
         except (KeyError, ProcessLookupError):
             life.late()
         life.ended({1}, "File too large")
+
+
+def failing_calls(scene: Scene) -> None:
+    """Let a system call on a file of the run fail: the run goes on, or ends with a message."""
+    with scene.life() as life:
+        scene.instant(life, early=False)
+        with scene.calls.failing(scene.dice) as fault:
+            try:
+                life.survived(FAULT_SECONDS)
+            except WrongError as error:
+                raise WrongError(f"{fault}: {error}") from error
+            hits = scene.calls.hits
+    if not hits:
+        raise LateError
+
+
+def few_descriptors(scene: Scene) -> None:
+    """Take the descriptors of rank 0 away: it cannot open another file."""
+    with scene.life() as life:
+        scene.instant(life, early=False)
+        try:
+            pid = life.job.pids()[0]
+            used = max(int(path.name) for path in Path(f"/proc/{pid}/fd").iterdir())
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, (used, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+        except (KeyError, OSError):
+            life.late()
+        life.survived(FAULT_SECONDS)
 
 
 def full_disk(scene: Scene) -> None:

@@ -8,6 +8,11 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import random
+import signal
+import subprocess
+import sys
+import threading
 import time
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -55,6 +60,34 @@ def pooled(x: Array) -> float:
     if int(abs(float(x[0])) * 1e6) % 19 == 0:
         with multiprocessing.get_context("fork").Pool(2) as workers:
             return float(workers.map(cost, [x, x])[0])
+    return cost(x)
+
+
+def unruly(x: Array) -> float:
+    """The same; for some vectors it forks, starts a thread, closes its output, changes directory or exits."""
+    match int(abs(float(x[0])) * 1e6) % 23:
+        case 0:
+            child = os.fork()
+            if not child:
+                return 0.0  # this is ended with a message, and is not another rank
+            os.waitpid(child, 0)
+        case 1:
+            threading.Thread(target=time.sleep, args=(0.01,)).start()
+        case 2:
+            sys.stdout.close()
+        case 3:
+            os.chdir("/")
+        case 4:
+            sys.exit(0)
+        case 5:
+            subprocess.run(["true"], check=True)
+        case 6:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        case 7:
+            random.seed(1)
+            np.random.seed(1)
+        case 8:
+            os._exit(0)
     return cost(x)
 
 

@@ -55,5 +55,7 @@ def test_pickle_and_pipes_are_refused(tmp_path: Path) -> None:
     for load in (load_array, load_arrays):
         with pytest.raises(ValueError, match=r"[Oo]bject|memory-mapped|holds 150"):
             load(tmp_path / ("x.npy" if load is load_array else "x.npz"))
-        with pytest.raises(FileNotFoundError, match="expected a file"):
+        with pytest.raises(OSError, match="expected a regular file"):
             load(tmp_path)
+        with pytest.raises(FileNotFoundError):
+            load(tmp_path / "missing")

@@ -1,0 +1,41 @@
+"""Directories of the user's code: what the user imports by himself is never limited by a run."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.harness import python
+
+PROGRAM = """
+import sys
+from hpc_es.config import user_code
+from hpc_es.core.errors import UserError
+sys.path[0] = {first!r}
+user_code.import_from(user_code.importable({other!r}))
+user_code.import_only({allowed!r})
+for name in ("mine", "theirs"):
+    try:
+        __import__(name)
+        print(name, "runs")
+    except UserError as error:
+        print(name, "is refused")
+"""
+
+
+@pytest.mark.parametrize(("first", "mine"), [("", "runs"), ("HERE", "runs"), ("/", "is refused")])
+@pytest.mark.parametrize("allowed", [True, False])
+def test_limits_are_for_directories_that_a_run_has_added(first: str, mine: str, allowed: bool, tmp_path: Path) -> None:
+    """An interactive Python has "" in its path, a script its directory, and hpc-es neither."""
+    here, other = tmp_path / "here", tmp_path / "other"
+    for directory, name in ((here, "mine"), (other, "theirs")):
+        directory.mkdir()
+        (directory / f"{name}.py").write_text(f"name = {name!r}\n")
+    digests = frozenset([hashlib.sha256(b"name = 'theirs'\n").hexdigest()] if allowed else ())
+    values = {"first": first.replace("HERE", str(here)), "other": str(other), "allowed": digests}
+    (tmp_path / "program.py").write_text(PROGRAM.format(**values))
+    done = python([str(tmp_path / "program.py")], cwd=here)
+    theirs = "runs" if allowed else "is refused"
+    assert done.stdout.splitlines() == [f"mine {mine}", f"theirs {theirs}"], str(done)
