@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import stat
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,20 +22,30 @@ SLACK_BYTES = 1 << 16
 def load_array(path: Path) -> Array:
     """Return the array of a .npy file; OSError or ValueError if it is none."""
     _require_file(path)
-    return np.array(np.load(path, mmap_mode="r", allow_pickle=False))  # a map is not longer than its file
+    with _damage_as_value_error():
+        return np.array(np.load(path, mmap_mode="r", allow_pickle=False))  # a map is not longer than its file
 
 
 def load_arrays(path: Path) -> Arrays:
     """Return the arrays of a .npz file by name; OSError or ValueError if it is none."""
     _require_file(path)
-    try:
+    with _damage_as_value_error():
         with zipfile.ZipFile(path) as archive:
             for member in archive.infolist():
                 _require_plain(archive, member)
         with np.load(path, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
-    except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError) as error:
-        raise ValueError(f"is no .npz file: {error}") from error
+
+
+@contextlib.contextmanager
+def _damage_as_value_error() -> Iterator[None]:
+    """Raise ValueError for whatever the libraries raise that parse headers and archives: there is no list of it."""
+    try:
+        yield
+    except (OSError, ValueError):
+        raise
+    except Exception as error:
+        raise ValueError(f"is damaged: {type(error).__name__}: {error}") from error
 
 
 def require_plain_archive(archive: zipfile.ZipFile) -> None:

@@ -253,7 +253,7 @@ def read_results(directory: Path, damaged: list[str] | None = None) -> list[Resu
             try:
                 row = parse_json(line)
                 results.setdefault(int(row["repetition"]), row)
-            except (ValueError, KeyError, TypeError) as error:
+            except (ValueError, KeyError, TypeError, OverflowError) as error:
                 text = f"{path}, line {index}: expected a result as JSON: {error}; remove the line"
                 if damaged is None:
                     raise UserError(text) from None

@@ -45,7 +45,7 @@ def test_damaged_archives(tmp_path: Path) -> None:
     content = (tmp_path / "x.npz").read_bytes()
     for damaged in (content[:500], b"", b"text", content[:200] + b"\0" * 400 + content[600:]):
         (tmp_path / "x.npz").write_bytes(damaged)
-        with pytest.raises(ValueError, match=r"is no \.npz file|magic|header"):
+        with pytest.raises(ValueError, match=r"is damaged|magic|header"):
             load_arrays(tmp_path / "x.npz")
 
 
