@@ -64,7 +64,7 @@ def pooled(x: Array) -> float:
 
 
 def unruly(x: Array) -> float:
-    """The same; for some vectors it forks, starts a thread, closes its output, changes directory or exits."""
+    """The same; for some vectors it forks, starts a thread, prints bytes, changes directory or exits."""
     match int(abs(float(x[0])) * 1e6) % 23:
         case 0:
             child = os.fork()
@@ -74,7 +74,7 @@ def unruly(x: Array) -> float:
         case 1:
             threading.Thread(target=time.sleep, args=(0.01,)).start()
         case 2:
-            sys.stdout.close()
+            os.write(1, b"\xff\x1b")  # neither text nor a line
         case 3:
             os.chdir("/")
         case 4:
