@@ -124,9 +124,9 @@ def _refused_or_gone_on(scene: Scene, file: Path, before: bytes | None) -> None:
     with scene.life() as life:
         life.survived(GOING_ON_SECONDS)
         status = life.job.process.returncode
-    if status in {1, 2}:
-        if file.name not in scene.said:
-            raise WrongError(f"status {status}, and nothing said of {file.name}")
+    if status in {1, 2} and file.name not in scene.said:
+        raise WrongError(f"status {status}, and nothing said of {file.name}")
+    if status in {1, 2} or file.is_symlink() or not file.is_file():
         if file.is_dir() and not file.is_symlink():
             file.rmdir()
         file.unlink(missing_ok=True)
