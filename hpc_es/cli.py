@@ -24,11 +24,9 @@ from hpc_es.core.errors import (  # noqa: E402
     UserError,
     exits_as_errors,
     nearest,
-    unreadable_reason,
 )
 from hpc_es.core.handlers import raised_exits  # noqa: E402
 from hpc_es.core.machine import __version__  # noqa: E402
-from hpc_es.core.run_files import UnusualFileError  # noqa: E402
 from hpc_es.mpi.ending import ProgramEnd  # noqa: E402
 from hpc_es.mpi.launch import task_rank  # noqa: E402
 
@@ -185,9 +183,6 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         with raised_exits(), exits_as_errors():
             status = run(arguments)
         sys.stdout.flush()
-    except UnusualFileError as error:
-        sys.stderr.write(f"hpc-es: {unreadable_reason(error)}\n")
-        status = UserError.status
     except (UserError, PermissionError) as error:
         message = DeniedError(error) if isinstance(error, PermissionError) else error
         sys.stderr.write(f"hpc-es: {message}\n")

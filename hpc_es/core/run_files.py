@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from hpc_es.core.errors import printable_values
+from hpc_es.core.errors import RunError, printable_values
 
 LARGEST_TEXT = 1 << 28  # bytes of a config or a result: a vector of 10^7 numbers
 LONGEST_LINE = 1 << 26  # bytes
@@ -25,11 +25,14 @@ _FLAGS = {"rb": os.O_RDONLY, "ab": os.O_WRONLY | os.O_APPEND | os.O_CREAT, "r+b"
 _BUFFERED: dict[str, Any] = {"rb": io.BufferedReader, "ab": io.BufferedWriter, "r+b": io.BufferedRandom}
 
 
-class UnusualFileError(OSError):
+class UnusualFileError(OSError, RunError):
     """A file of a run is not what a run writes: `strerror` says what it is."""
 
     def __init__(self, path: Path, text: str) -> None:
         super().__init__(errno.EINVAL, text, str(path))
+
+    def __str__(self) -> str:
+        return f"{self.filename}: {self.strerror}"
 
 
 def open_descriptor(path: Path, flags: int, mode: int = 0o666) -> int:

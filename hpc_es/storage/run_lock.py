@@ -135,7 +135,8 @@ class RunLock:
             return
         with contextlib.suppress(OSError):  # a remaining record is harmless
             os.ftruncate(self._descriptor, 0)
-        os.close(self._descriptor)  # which unlocks
+        with contextlib.suppress(OSError):  # of a quota on NFS; the descriptor is closed
+            os.close(self._descriptor)  # which unlocks
         self._descriptor = None
         del _own_locks[self.path]
 

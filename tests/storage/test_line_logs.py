@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import math
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -107,3 +109,11 @@ def test_failures_log_has_a_size_limit(tmp_path: Path) -> None:
 def test_full_disk_does_not_end_a_run_that_logs_failures(tmp_path: Path) -> None:
     (tmp_path / "failures.log").mkdir()
     FailuresLog(tmp_path, keep=True).add("", Failure("x", "x"))
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir, lambda path: path.symlink_to("/dev/null")])
+def test_file_that_is_none_is_a_message_at_a_resume(make: Callable[[Path], object], tmp_path: Path) -> None:
+    make(tmp_path / EVALUATIONS)
+    log = EvaluationsLog(tmp_path, ["x0"])
+    with pytest.raises(RunError, match=rf"{EVALUATIONS}: expected a regular file"):
+        log.cut({EVALUATIONS: 10})

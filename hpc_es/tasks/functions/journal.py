@@ -122,7 +122,8 @@ class EvaluationJournal:
     def close(self) -> None:
         """Close the file."""
         if self._file is not None:
-            self._file.close()
+            with contextlib.suppress(OSError):  # of a quota on NFS: the evaluations of these lines are repeated
+                self._file.close()
             self._file = None
 
 
