@@ -5,10 +5,14 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hpc_es.core.arguments import expanded_path
 from hpc_es.core.errors import RunError, UserError, visible
 from hpc_es.core.paths import shown
+
+if TYPE_CHECKING:
+    from hpc_es.storage.trust_store import Store
 
 CODE = (".py", ".pyc", ".so")
 
@@ -31,7 +35,7 @@ def run_trust(arguments: argparse.Namespace) -> int:
 
     Trust covers Python code. It does not cover data that the code reads, or programs that it starts.
     """
-    from hpc_es.storage.trust import Store
+    from hpc_es.storage.trust_store import Store
 
     store = Store.of_user()
     for path in arguments.paths:
@@ -44,11 +48,10 @@ def run_trust(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _trust(store: object, path: Path, show: bool) -> str:
+def _trust(store: Store, path: Path, show: bool) -> str:
     """Trust a file or what a run names, unless `show`; return the text that says what it is."""
-    from hpc_es.storage.trust import Store, find_checkpoint_code, trust, trust_file
+    from hpc_es.storage.trust import find_checkpoint_code, trust, trust_file
 
-    assert isinstance(store, Store)
     name = visible(shown(path))
     if path.suffix in CODE:
         if not path.is_file():

@@ -1,0 +1,61 @@
+"""The user's store of trusted code: digests, as names of small files in a private directory."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpc_es.core.data import JsonObject
+
+PRIVATE_DIRECTORY, PRIVATE_FILE = 0o700, 0o600
+
+
+@dataclass(frozen=True)
+class Store:
+    """Digests of trusted code: one small file for each, in a private directory. None: this user has no directory."""
+
+    directory: Path | None
+
+    @classmethod
+    def of_user(cls) -> Store:
+        """Return the store below XDG_STATE_HOME, or below ~/.local/state."""
+        base = os.environ.get("XDG_STATE_HOME", "")
+        with contextlib.suppress(RuntimeError):  # there is no home directory
+            state = Path(base) if Path(base).is_absolute() else Path.home() / ".local" / "state"
+            return cls(state / "hpc_es" / "trusted")
+        return cls(None)
+
+    def __contains__(self, digest: str) -> bool:
+        return digest in self.digests()
+
+    def digests(self) -> frozenset[str]:
+        """Return all digests; none if somebody else may write into the directory."""
+        if self.directory is None or not _is_private(self.directory):
+            return frozenset()
+        return frozenset(item.name for item in self.directory.iterdir())
+
+    def add(self, digest: str, about: JsonObject) -> None:
+        """Add a digest, with what it is of for whoever reads the file; OSError if that is not possible."""
+        if self.directory is None:
+            raise FileNotFoundError("there is no home directory")
+        self.directory.mkdir(PRIVATE_DIRECTORY, parents=True, exist_ok=True)
+        if not _is_private(self.directory):
+            raise PermissionError(f"other users may write into {self.directory}")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+        with contextlib.suppress(FileExistsError):
+            handle = os.open(self.directory / digest, flags, PRIVATE_FILE)
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                file.write(json.dumps(about, indent=2) + "\n")
+
+
+def _is_private(directory: Path) -> bool:
+    try:
+        status = directory.lstat()
+    except OSError:
+        return False
+    is_own = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
+    return is_own and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
