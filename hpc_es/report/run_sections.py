@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -342,8 +343,9 @@ def _environment(runs: Sequence[RunSummary]) -> list[Section]:
     values: dict[str, Counter[str]] = {}
     for run in runs:
         for name, value in run.versions.items():
-            if name not in {"import_paths", "sources", "history"}:
-                values.setdefault(name, Counter())[value] += 1
+            if name not in {"import_paths", "sources", "earlier_sources"}:
+                text = re.sub(r"[\[\]{}']", "", value).replace(": ", " ") if name == "earlier_software" else value
+                values.setdefault(name.replace("_", " "), Counter())[text] += 1
     pairs = []
     for name, counts in values.items():
         texts = [
