@@ -148,6 +148,9 @@ class Repetitions:
             raise UserError(f"--resume require: there are no repetitions in {directory}")
         with writing(directory):
             directory.mkdir(parents=True, exist_ok=True)
+            from hpc_es.training.run_directory import require_own_entries
+
+            require_own_entries(directory)
         file, new = directory / "config.yaml", identity(config)
         old = completed(plain_data(read_text(file)), named_user_kinds(resolved(config))) if file.exists() else new
         if different := differences(old, new, "in the directory"):

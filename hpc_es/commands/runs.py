@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import re
 import sys
 import time
 from collections import Counter
@@ -71,6 +72,9 @@ def _list_table(rows: Sequence[JsonObject]) -> str:
     return aligned([list(LIST_COLUMNS), *([_list_cell(row, name) for name in LIST_COLUMNS] for row in rows)])
 
 
+OF_A_RUN = re.compile(r"(repetition|trial)_\d*$|(checkpoints|locks|logs|results|scratch|journal|jax_cache)$")
+
+
 def find_runs(directory: Path) -> Iterator[Path]:
     """Yield the directories of runs, repetitions and tunings at or below a directory, sorted."""
     waiting = [directory]
@@ -79,9 +83,8 @@ def find_runs(directory: Path) -> Iterator[Path]:
         try:
             is_run = any((path / name).is_file() for name in ("status.json", "trials.json"))
             if is_run or any(path.glob("repetition_*/")):
-                yield path
-                continue
-            inside = sorted(path.iterdir(), reverse=True)
+                yield path  # and runs beside, if somebody has put such a file into a directory of runs
+            inside = [other for other in sorted(path.iterdir(), reverse=True) if not OF_A_RUN.match(other.name)]
             waiting += [other for other in inside if other.is_dir() and not other.is_symlink()]
         except OSError:  # one that may not be read: its row says so
             yield path
@@ -238,6 +241,7 @@ def run_inspect(arguments: argparse.Namespace) -> int:
     what it had found then. `theta_sha256` is the SHA-256 of the float32 bytes of theta, little endian; two runs with
     bit-identical parameters have the same one.
     """
+    from hpc_es.core.errors import READING, CheckpointError, unreadable_reason, visible_lines
     from hpc_es.storage import results
     from hpc_es.storage.answers import read_found
     from hpc_es.storage.checkpoint import load
@@ -247,16 +251,20 @@ def run_inspect(arguments: argparse.Namespace) -> int:
     if results.holds_repetitions(arguments.path):
         repetitions = {"path": str(arguments.path), "repetitions": results.listed(arguments.path)}
         text = json.dumps(repetitions, indent=2) + "\n" if arguments.json else results.repetitions_text(arguments.path)
-        sys.stdout.write(text)
+        sys.stdout.write(visible_lines(text))
         return 0
     path = find(arguments.path, full=False)
-    content = checkpoint_content(path, load(path))
+    snapshot = load(path)
+    try:
+        content = checkpoint_content(path, snapshot)
+    except READING as error:
+        raise CheckpointError(f"{path}: its content is damaged: {unreadable_reason(error)}") from error
     if arguments.path.is_dir():
         content = {**content, **read_found(arguments.path).data()}
     if (arguments.path / STATUS).exists():
         state = run_state(arguments.path)
         content = {"run": state if arguments.json else state_text(state), **content}
-    sys.stdout.write(json.dumps(content, indent=2) + "\n" if arguments.json else inspect_text(content))
+    sys.stdout.write(json.dumps(content, indent=2) + "\n" if arguments.json else visible_lines(inspect_text(content)))
     return 0
 
 
@@ -411,6 +419,7 @@ def run_results(arguments: argparse.Namespace) -> int:
             for name, (rows, _) in contents.items()
             for row in rows
         ]
+        lines = [{str(spreadsheet_cell(name)): value for name, value in line.items()} for line in lines]
         columns = dict.fromkeys(column for line in lines for column in line)
         table = csv.DictWriter(sys.stdout, list(columns) or ["repetition"], lineterminator="\n")
         table.writeheader()
@@ -464,7 +473,7 @@ def _result_line(row: JsonObject) -> str:
     values |= {name: row.get(name) for name in ("generations", "timesteps", "seconds")}
     cells = [f"{name} {_short(value)}" for name, value in values.items() if value is not None]
     if digest := identity_digest(row):
-        cells.append(f"{digest[0]} {digest[1][:12]}")
+        cells.append(f"{digest[0]} {_short(digest[1][:12])}")
     return "  ".join(cells)
 
 

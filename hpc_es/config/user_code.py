@@ -73,7 +73,7 @@ def importable(*directories: Path | str) -> list[str]:
 
 def import_from(directories: Iterable[str]) -> None:
     """Make modules in these directories importable, which `importable` returned on rank 0."""
-    _current[:] = dict.fromkeys(directories)
+    _current[:] = dict.fromkeys(map(os.path.normpath, directories))  # of two spellings one would have no limits
     own = str(current_directory()) if "" in sys.path else ""  # of an interactive Python, whose user imports from there
     for directory in _current:
         if directory not in sys.path:  # "" and "." do not count: code of the user may change the current directory
@@ -138,6 +138,7 @@ def _site_directories() -> tuple[str, ...]:
 
 
 def _is_within(path: str, directory: str) -> bool:
+    path = os.path.normpath(path)
     return path == directory or path.startswith(directory.rstrip("/") + "/")
 
 
@@ -159,6 +160,16 @@ def _owner(directory: str) -> str | None:
     return None if owner is None or _is_within(directory, _PACKAGE) or is_installed_in(directory) else owner
 
 
+def _limits(directory: str) -> Collection[str] | None:
+    """Return the SHA-256 of the files that may run in this directory; None: all, as where the user has put it."""
+    owner = _owner(directory)
+    if owner is None:
+        return None
+    own = [os.path.normpath(path or current_directory()) for path in sys.path if path not in _appended]
+    is_own = any(_is_within(directory, path) and len(path) >= len(owner) for path in own)
+    return None if is_own else _directories[owner]
+
+
 def _importer(path: str) -> FileFinder:
     """Return the finder of a directory with code of the user, as sys.path_hooks expect it; ImportError for others."""
     directory = path or str(current_directory())
@@ -177,15 +188,14 @@ class _Finder(FileFinder):
 
     def find_spec(self, fullname: str, target: ModuleType | None = None) -> ModuleSpec | None:
         is_library = fullname in LIBRARIES or fullname in sys.stdlib_module_names
-        if is_library and self.path in _appended:
+        if self.path in _appended and (is_library or _limits(self.path) == frozenset()):  # nothing there may run
             return None
         return super().find_spec(fullname, target)
 
 
 def _require_allowed(path: str, content: bytes) -> None:
     """Raise UserError if this file is in a directory of which only other files may run."""
-    owner = _owner(str(Path(path).parent))
-    allowed = None if owner is None else _directories[owner]
+    allowed = _limits(str(Path(path).parent))
     if allowed is not None and hashlib.sha256(content).hexdigest() not in allowed:
         text = f"code of a run that is not trusted would import {path}, which is not among its trusted files"
         raise UserError(f"{text}: read it, and run hpc-es trust {path}, or give --trust (trust=True)")

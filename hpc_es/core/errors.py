@@ -239,6 +239,11 @@ def printable_values(value: Any) -> Any:
     return [printable_values(item) for item in value] if isinstance(value, list) else value
 
 
+def visible_lines(text: str) -> str:
+    """Return `visible` of each line."""
+    return "\n".join(map(visible, text.split("\n")))
+
+
 def visible(text: str) -> str:
     """Return the text with control characters as escape sequences, which a terminal would obey."""
     if text.isprintable():

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 ACCESS_LIST = "system.posix_acl_access"
+MOST_LINKS = 40  # as in Linux
 
 
 def stranger(path: Path) -> str:
@@ -14,12 +16,44 @@ def stranger(path: Path) -> str:
 
     Whoever may write a directory above it may replace it, unless the directory is sticky, as /tmp is.
     """
-    path = Path(os.path.abspath(path))  # noqa: PTH100  links stay, which may be somebody else's
-    real = path.resolve()
-    for item in dict.fromkeys((path, *path.parents, real, *real.parents)):
+    for item in dict.fromkeys(_visited(path)):
         if reason := _stranger_in(item):
             return reason
     return ""
+
+
+def open_to_others(directory: Path) -> bool:
+    """Return whether another user may add files to a directory, or may have added some."""
+    try:
+        mode = directory.stat().st_mode
+    except OSError:
+        return True
+    is_shared = bool(mode & stat.S_IWGRP) and not _is_private(directory.stat().st_gid, directory)
+    return bool(mode & stat.S_IWOTH) or is_shared or bool(stranger(directory))
+
+
+def _visited(path: Path) -> Iterator[Path]:
+    """Yield the directories, links and the file through which a path leads."""
+    current, waiting, links = Path("/"), [*Path.cwd().parts[1:], *path.parts], 0
+    if path.is_absolute():
+        waiting = list(path.parts[1:])
+    yield current
+    while waiting:
+        name = waiting.pop(0)
+        if name == "..":
+            current = current.parent
+            continue
+        item = current / name
+        yield item
+        if item.is_symlink():
+            links += 1
+            if links > MOST_LINKS:
+                return
+            target = Path(os.readlink(item))  # noqa: PTH115
+            current = Path("/") if target.is_absolute() else current
+            waiting = [*target.parts[target.is_absolute() :], *waiting]
+        else:
+            current = item
 
 
 def _stranger_in(path: Path) -> str:

@@ -18,6 +18,7 @@ from typing import Any, BinaryIO
 from hpc_es.core.errors import RunError, printable_values
 
 LARGEST_TEXT = 1 << 28  # bytes of a config or a result: a vector of 10^7 numbers
+LARGEST_CONFIG = 1 << 22  # bytes of a config of a run, which takes seconds to parse
 LONGEST_LINE = 1 << 26  # bytes
 _FLAGS = {"rb": os.O_RDONLY, "ab": os.O_WRONLY | os.O_APPEND | os.O_CREAT, "r+b": os.O_RDWR}
 

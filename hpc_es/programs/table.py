@@ -24,7 +24,7 @@ from matplotlib.figure import Figure
 from hpc_es.config.resolved import plain_data
 from hpc_es.core.errors import ConfigError, UserError
 from hpc_es.core.plain import spreadsheet_cell
-from hpc_es.core.run_files import exists, read_text
+from hpc_es.core.run_files import LARGEST_CONFIG, exists, read_text
 from hpc_es.programs.coding_cases import COUNT, TASKS, Case
 from hpc_es.programs.coding_tasks import PAPER, CodingTask, make_task
 from hpc_es.report.plot import STYLE, SUFFIXES
@@ -142,7 +142,7 @@ def _cycle(run_dir: Path) -> Sequence[str]:
     """Return task.cycle of a run's config.yaml; empty if all repetitions have the same task."""
     path = run_dir / "config.yaml"
     try:
-        config = plain_data(read_text(path)) if exists(path) else {}
+        config = plain_data(read_text(path, most=LARGEST_CONFIG)) if exists(path) else {}
         return list(config.get("task", {}).get("cycle") or ())
     except (OSError, AttributeError, TypeError, ValueError, ConfigError) as error:
         raise UserError(f"{path}: expected the config of a search for programs: {error}") from error

@@ -17,7 +17,7 @@ import numpy as np
 from hpc_es.config.yaml_text import parse
 from hpc_es.core.data import ConfigData, Float64, Json
 from hpc_es.core.errors import UserError
-from hpc_es.core.run_files import read_text
+from hpc_es.core.run_files import LARGEST_CONFIG, read_text
 from hpc_es.storage.answers import RESULT, Found, number, read_found, read_object
 from hpc_es.storage.metrics_log import JSONL, each_row
 from hpc_es.storage.status import FINISHED, STATUS
@@ -166,7 +166,7 @@ def load(path: Path) -> RunCurves:
     if not config_path.is_file():
         raise UserError(f"{path} is not a run directory: it has no config.yaml")
     try:
-        config = parse(read_text(config_path))
+        config = parse(read_text(config_path, most=LARGEST_CONFIG))
     except (OSError, ValueError) as error:
         raise UserError(f"{config_path} cannot be read as YAML: {error}") from error
     if not isinstance(config, dict):

@@ -345,7 +345,7 @@ def _environment(runs: Sequence[RunSummary]) -> list[Section]:
         for name, value in run.versions.items():
             if name not in {"import_paths", "sources", "earlier_sources"}:
                 text = re.sub(r"[\[\]{}']", "", value).replace(": ", " ") if name == "earlier_software" else value
-                values.setdefault(name.replace("_", " "), Counter())[text] += 1
+                values.setdefault("earlier software" if name == "earlier_software" else name, Counter())[text] += 1
     pairs = []
     for name, counts in values.items():
         texts = [

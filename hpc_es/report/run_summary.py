@@ -10,7 +10,7 @@ from pathlib import Path
 from hpc_es.config.resolved import plain_data
 from hpc_es.core.data import ConfigData, JsonObject
 from hpc_es.core.errors import READING, UserError, message_of
-from hpc_es.core.run_files import exists, open_file, read_json, read_text
+from hpc_es.core.run_files import LARGEST_CONFIG, exists, open_file, read_json, read_text
 from hpc_es.report.curves import RETURNS, REWARDS, SCORES, VALUES, Measure, RunCurves, load
 from hpc_es.storage.answers import NAMES, RESULT, Found, number, read_found
 from hpc_es.storage.line_logs import FAILURES
@@ -118,7 +118,7 @@ def read_run(path: Path) -> RunSummary:
 def _read_config(run: RunSummary) -> None:
     file = run.path / "config.yaml"
     if exists(file):
-        text = read_text(file)
+        text = read_text(file, most=LARGEST_CONFIG)
         run.config = plain_data(text)
         lines = text.partition(MADE_WITH)[2].splitlines()
         pairs = (line.lstrip("# ").partition(": ") for line in lines if line.startswith("#   "))

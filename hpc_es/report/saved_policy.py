@@ -19,11 +19,18 @@ import numpy.typing as npt
 from hpc_es.algorithms.actor_critic.episodes import SamplingActor
 from hpc_es.config.options import Options, build_kind, field_hints, with_paths
 from hpc_es.config.registry import module, policy_builder, within_config_directory
-from hpc_es.config.resolved import completed, named_user_kinds, parse_resolved, plain_data
+from hpc_es.config.resolved import completed, named_user_kinds, parse_resolved, plain_data, sources
 from hpc_es.config.schema import Config
 from hpc_es.core.closing import close
-from hpc_es.core.data import Array, Arrays, Discrete, Float32, Normaliser, Spaces, not_finite_text
-from hpc_es.core.errors import CheckpointError, ConfigError, UserError, exits_as_errors
+from hpc_es.core.data import Array, Arrays, ConfigData, Discrete, Float32, Normaliser, Spaces, not_finite_text
+from hpc_es.core.errors import (
+    READING,
+    CheckpointError,
+    ConfigError,
+    UserError,
+    exits_as_errors,
+    unreadable_reason,
+)
 from hpc_es.core.global_generators import restored_generators
 from hpc_es.core.interfaces import ProbesHiddenState
 from hpc_es.core.keys import Keys
@@ -149,7 +156,7 @@ def read_policy(path: Path, which: Which | None = None, trust: Consent = False) 
 def read_evaluated(path: Path, which: Which | None = None, trust: Consent = False) -> StoredPolicy:
     """Return the policy of a run or checkpoint like `read_policy`, or the parameters of a model."""
     file, snapshot, which = read_theta(path, which, trust)
-    config = parse_resolved(snapshot.config_text)
+    config = _parsed(file, snapshot)
     if config.policy is None and not module("tasks", config.task.kind).OFFERS.measures_centre:
         see = "hpc-es inspect shows its contents, hpc-es export RUN best.npy writes its best vector"
         raise CheckpointError(f"{file}: holds no policy; {see}")
@@ -190,7 +197,7 @@ def read_theta(path: Path, which: Which | None = None, trust: Consent = False) -
 
 def stored_policy(path: Path, snapshot: Snapshot, which: Which) -> StoredPolicy:
     """Return the last or the best policy, which must exist, of a checkpoint."""
-    config = parse_resolved(snapshot.config_text)
+    config = _parsed(path, snapshot)
     state = snapshot.state
     generation, shared = state.generation, state.shared
     if which == "best":
@@ -209,9 +216,29 @@ def stored_policy(path: Path, snapshot: Snapshot, which: Which) -> StoredPolicy:
 def check_snapshot(path: Path, snapshot: Snapshot, trust: Consent) -> Decision:
     """Make the code of a run importable; UserError if it is missing or not trusted (`storage.trust`)."""
     if not isinstance(trust, Decision):
+        _read_config(path, snapshot)
         trust = decide(path, plain_data(snapshot.config_text), snapshot.provenance, trust)
     trust.apply()
     return trust
+
+
+def _parsed(path: Path, snapshot: Snapshot) -> Config:
+    try:
+        return parse_resolved(snapshot.config_text)
+    except READING as error:
+        raise CheckpointError(f"{path}: its config is damaged: {unreadable_reason(error)}") from error
+
+
+def _read_config(path: Path, snapshot: Snapshot) -> ConfigData:
+    """Return the config of a checkpoint as plain data; CheckpointError if its values have types that no run writes."""
+    try:
+        data = plain_data(snapshot.config_text)
+        sources(data)
+        if not isinstance(data.get("directory"), str | None):
+            raise TypeError(f"expected directory to be a text, found {type(data['directory']).__name__}")
+    except READING as error:
+        raise CheckpointError(f"{path}: its config is damaged: {unreadable_reason(error)}") from error
+    return data
 
 
 def _better(path: Path, snapshot: Snapshot) -> tuple[Path, Snapshot]:
@@ -227,7 +254,7 @@ def _better(path: Path, snapshot: Snapshot) -> tuple[Path, Snapshot]:
         is_later, is_higher = other.best.generation > known.generation, other.best.return_ > known.return_
         if not (is_higher if other.best.rows is None else is_later):  # a better fitness may have a lower return
             return path, snapshot
-    kinds = named_user_kinds(snapshot.identity)  # trusted by now
+    kinds = named_user_kinds(plain_data(snapshot.config_text))  # trusted by now, unlike others that an identity names
     same = completed(other.identity, kinds) == completed(snapshot.identity, kinds)
     return (beside, other) if same else (path, snapshot)
 
@@ -237,8 +264,12 @@ def single_episodes(options: Any) -> Any:
 
     Raises ConfigError if the environment cannot be made.
     """
-    with remembered():
-        return build_kind("tasks", with_changes(options, episodes_per_job=1, on_failed_episode="drop"))
+    try:
+        with remembered():
+            return build_kind("tasks", with_changes(options, episodes_per_job=1, on_failed_episode="drop"))
+    except READING as error:
+        text = f"expected a task that can be built, found {unreadable_reason(error)}"
+        raise ConfigError([("task", text)]) from error
 
 
 def require_stochastic(config: Config) -> None:

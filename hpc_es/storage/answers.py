@@ -28,7 +28,7 @@ from typing import Any, Literal, cast, get_args
 from hpc_es.config.resolved import plain_data
 from hpc_es.core.data import ConfigData, Json, JsonObject
 from hpc_es.core.errors import ConfigError
-from hpc_es.core.run_files import read_json, read_text
+from hpc_es.core.run_files import LARGEST_CONFIG, read_json, read_text
 from hpc_es.storage.metrics_log import last_row
 from hpc_es.storage.status import FINISHED, STATUS, run_state
 
@@ -200,7 +200,7 @@ def goal_of(config: ConfigData) -> Goal:
 def read_config(run: Path) -> ConfigData:
     """Return config.yaml of a run; {} if it is missing or damaged."""
     try:
-        return plain_data(read_text(run / "config.yaml"))
+        return plain_data(read_text(run / "config.yaml", most=LARGEST_CONFIG))
     except (OSError, ValueError, ConfigError):
         return {}
 

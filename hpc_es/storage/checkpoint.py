@@ -308,7 +308,6 @@ def _checked(path: Path) -> Iterator[tuple[BinaryIO, str]]:
             file = stack.enter_context(open_file(path))
             header = file.read(_HEADER_BYTES)
             size = file.seek(0, io.SEEK_END) - _HEADER_BYTES
-            digest = _digest_after_header(file)
         except OSError as error:
             raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from error
         _check_header(path, header)
@@ -316,6 +315,10 @@ def _checked(path: Path) -> Iterator[tuple[BinaryIO, str]]:
         expected = int(fields["image_bytes"])
         if size != expected:
             raise DamagedError(f"{path}: damaged: {size} bytes after the header, expected {expected}")
+        try:
+            digest = _digest_after_header(file)
+        except OSError as error:
+            raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from error
         if digest != fields["image_sha256"]:
             raise DamagedError(f"{path}: damaged: the SHA-256 of its content is not the one in its header")
         yield file, digest
@@ -413,6 +416,8 @@ def _snapshot(file: h5py.File) -> Snapshot:
             float(file["best/standard_error"][()]) if "best/standard_error" in file else None,
             int(file["best/evaluations"][()]) if "best/evaluations" in file else 0,
         )
+    fields = {name: json.loads(_text(file, name)) for name in _JSON_FIELDS}
+    _require_types(fields)
     return Snapshot(
         state=state,
         increment=increment,
@@ -421,8 +426,21 @@ def _snapshot(file: h5py.File) -> Snapshot:
         cut=cut,
         config_text=_text(file, "config_text"),
         config_hash=_text(file, "config_hash"),
-        **{name: json.loads(_text(file, name)) for name in _JSON_FIELDS},
+        **fields,
     )
+
+
+def _require_types(fields: JsonObject) -> None:
+    """Raise ValueError for a field that no run writes: a checkpoint may come from somebody else."""
+    for name, value in fields.items():
+        if not isinstance(value, dict):
+            raise ValueError(f"expected {name} to be an object, found {type(value).__name__}")
+    provenance = fields["provenance"]
+    sources, paths = provenance.get("sources", {}), provenance.get("import_paths", [])
+    if not isinstance(sources, dict) or not all(isinstance(text, str) for text in sources.values()):
+        raise ValueError("expected provenance.sources to be texts by name")
+    if not isinstance(paths, list) or not all(isinstance(text, str) for text in paths):
+        raise ValueError("expected provenance.import_paths to be a list of texts")
 
 
 def _best_rows(file: h5py.File) -> Rows | None:

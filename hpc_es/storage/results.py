@@ -28,7 +28,7 @@ from hpc_es.config.resolved import plain_data
 from hpc_es.config.schema import Config
 from hpc_es.core.data import Arrays, JsonObject, State
 from hpc_es.core.errors import READING, CheckpointError, UserError, unreadable_reason, visible
-from hpc_es.core.run_files import exists, open_file, parse_json, read_bytes, read_text
+from hpc_es.core.run_files import LARGEST_CONFIG, exists, open_file, parse_json, read_bytes, read_text
 from hpc_es.storage.answers import (
     MOST_NUMBERS,
     NAMES,
@@ -280,7 +280,7 @@ def repetitions(directory: Path) -> int | None:
     """
     path = directory / "config.yaml"
     try:
-        return int(plain_data(read_text(path)).get("repetitions", 1)) if exists(path) else None
+        return int(plain_data(read_text(path, most=LARGEST_CONFIG)).get("repetitions", 1)) if exists(path) else None
     except READING as error:
         raise UserError(f"{path}: {unreadable_reason(error)}") from error
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -28,7 +29,7 @@ from hpc_es.config.resolved import Hashes, plain_data, sources
 from hpc_es.config.source_code import MAIN, code_files, is_in_main, is_installed, source_hash, source_path
 from hpc_es.core.data import ConfigData, JsonObject
 from hpc_es.core.errors import CheckpointError, UserError, visible
-from hpc_es.core.ownership import stranger
+from hpc_es.core.ownership import open_to_others, stranger
 from hpc_es.core.paths import absolute
 from hpc_es.storage.checkpoint import is_full, load
 from hpc_es.storage.checkpoint_directory import BEST, DIRECTORY
@@ -160,6 +161,8 @@ def decide(path: Path, data: ConfigData, provenance: ConfigData, trusted: bool) 
         raise UserError(_changed_text(path, changed, code.sources[changed], recorded.get(changed, "")))
     if reason := outsider or next(filter(None, map(stranger, code.files)), "") or _elsewhere(code, trained_in):
         raise UserError("\n".join(_untrusted_lines(path, reason, code)))
+    if any(open_to_others(Path(directory)) for directory in directories):  # where an optional import could find a file
+        return Decision(directories, frozenset({*store.digests(), *code.files.values()}))
     return Decision(directories)
 
 
@@ -169,9 +172,9 @@ def _absolute_paths(provenance: ConfigData) -> list[str]:
 
 
 def _directory_of(data: ConfigData) -> list[str]:
-    """Return the directory of the config, if the config names an absolute one."""
-    directory = str(data.get("directory") or "")
-    return [directory] if Path(directory).is_absolute() else []
+    """Return the directory of the config, from which code is imported when settings change."""
+    directory = data.get("directory")
+    return [os.path.abspath(directory)] if directory and isinstance(directory, str) else []  # noqa: PTH100
 
 
 def combined(decisions: Iterable[Decision]) -> Decision:
@@ -186,11 +189,9 @@ def combined(decisions: Iterable[Decision]) -> Decision:
 
 def _without(data: ConfigData) -> Decision:
     """Return the decision that nothing beside a config of somebody else may be imported."""
-    directory = str(data.get("directory") or "")
     mine = {str(Path.cwd()), *user_code.import_directories()}
-    return (
-        Decision((directory,), frozenset()) if Path(directory).is_absolute() and directory not in mine else Decision()
-    )
+    foreign = tuple(directory for directory in _directory_of(data) if directory not in mine)
+    return Decision(foreign, frozenset()) if foreign else Decision()
 
 
 def _has_changed(name: str, now: str, recorded: Mapping[str, str]) -> bool:

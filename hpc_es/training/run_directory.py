@@ -55,7 +55,7 @@ def open_run(
     require("report.loggers", *config.report.all_loggers(), otherwise="or remove it")
     with writing(directory):
         directory.mkdir(parents=True, exist_ok=True)
-        _require_own_entries(directory)
+        require_own_entries(directory)
     try:
         lock = RunLock(directory).acquire()
     except RunError as error:
@@ -105,7 +105,7 @@ def open_run(
     return OpenedRun(directory, lock, store, snapshot, identity, tuple(warnings))
 
 
-def _require_own_entries(directory: Path, depth: int = 2) -> None:
+def require_own_entries(directory: Path, depth: int = 2) -> None:
     """Raise UserError if a run here would write through a link of another user, or wait for a pipe.
 
     In a directory that others write to, a link named checkpoints could point to any directory of the user who starts
@@ -115,7 +115,7 @@ def _require_own_entries(directory: Path, depth: int = 2) -> None:
     for entry in os.scandir(directory):
         status = entry.stat(follow_symlinks=False)
         if depth > 1 and stat.S_ISDIR(status.st_mode):
-            _require_own_entries(Path(entry.path), depth - 1)
+            require_own_entries(Path(entry.path), depth - 1)
         if stat.S_ISLNK(status.st_mode) and status.st_uid not in (os.geteuid(), 0):
             text = f"{entry.path} is a link of another user (uid {status.st_uid}), through which the run would write"
             raise UserError(f"{text}: remove it, or choose another --output")

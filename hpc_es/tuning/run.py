@@ -116,6 +116,10 @@ class Master:
     def _frozen(self, ranks: int) -> list[Hyperparameters]:
         """Return the trials of the directory, up to the requested number; missing ones are added to its table."""
         identity = self._plan.identity()
+        from hpc_es.training.run_directory import require_own_entries
+
+        if self._directory.is_dir():
+            require_own_entries(self._directory)
         if matching_trials(self._directory, identity) is None:
             check(self._plan, ranks)
             with writing(self._directory):

@@ -261,3 +261,24 @@ def test_store_that_others_may_write_is_not_believed(place: Place) -> None:
     place.refused("eval", place.run)
     done = place.call("trust", place.run, status=1)
     assert "other users may write" in done.stderr
+
+
+@pytest.mark.parametrize("spelling", ["/", "/.", "//.", "/../code"])
+def test_best_checkpoint_whose_identity_names_other_code(place: Place, spelling: str) -> None:
+    """The config of both names none; the directory of the config is spelled so that it looks like another one."""
+    (place.code / "evil.py").write_text("import helper\nhelper.ran('evil')\n")
+    place.change(sources={}, import_paths=[])
+    place.change_config("task", env_id="CartPole-v1", env_kwargs={"sutton_barto_reward": False})
+    for path in (place.run / "checkpoints").glob("*.h5"):
+        old = checkpoint.load(path)
+        data = {**json.loads(old.config_text), "directory": f"{place.code}{spelling}"}
+        better = old.best
+        if better is not None:
+            later = better.generation + 1000 * (path.name == "best.h5")
+            better = dataclasses.replace(better, return_=float(later), generation=later)
+        identity = {**old.identity, "task": {"kind": "evil:Task"}}
+        checkpoint.save(path, dataclasses.replace(old, config_text=json.dumps(data), identity=identity, best=better))
+    place.open_to_all()
+    for command in (["eval", place.run, "--episodes", "1"], ["eval", place.run, "task.max_episode_steps=3"]):
+        done = python(["-m", "hpc_es", *map(str, command)], cwd=place.root, env=place.env)
+        assert "Traceback" not in done.stderr and not (place.ran / "evil").exists(), str(done)

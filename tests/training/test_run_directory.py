@@ -9,7 +9,7 @@ import pytest
 
 from hpc_es.core.errors import UserError
 from hpc_es.storage.run_lock import RunLock
-from hpc_es.training.run_directory import _require_own_entries
+from hpc_es.training.run_directory import require_own_entries
 
 ANOTHER = 65534
 
@@ -22,16 +22,16 @@ def test_links_of_other_users_are_refused(name: str, tmp_path: Path) -> None:
     directory = tmp_path / "run"
     directory.mkdir()
     (directory / name).symlink_to(target)
-    _require_own_entries(directory)  # a link of the user's own
+    require_own_entries(directory)  # a link of the user's own
     os.lchown(directory / name, ANOTHER, ANOTHER)
     with pytest.raises(UserError, match=f"{name} is a link of another user .uid {ANOTHER}., through which"):
-        _require_own_entries(directory)
+        require_own_entries(directory)
 
 
 def test_pipes_are_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "status.json")
     with pytest.raises(UserError, match=r"expected files and directories in .*, found status.json"):
-        _require_own_entries(tmp_path)
+        require_own_entries(tmp_path)
 
 
 @pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o640), (0o002, 0o660), (0o077, 0o600)])
