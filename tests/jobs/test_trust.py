@@ -282,3 +282,56 @@ def test_best_checkpoint_whose_identity_names_other_code(place: Place, spelling:
     for command in (["eval", place.run, "--episodes", "1"], ["eval", place.run, "task.max_episode_steps=3"]):
         done = python(["-m", "hpc_es", *map(str, command)], cwd=place.root, env=place.env)
         assert "Traceback" not in done.stderr and not (place.ran / "evil").exists(), str(done)
+
+
+def test_directory_where_others_may_add_files_gives_only_known_ones(place: Place) -> None:
+    """A sticky directory, such as /tmp, in the path of a run whose own code is elsewhere."""
+    open_one = place.root / "open"
+    open_one.mkdir()
+    open_one.chmod(0o1777)
+    (open_one / "optional.py").write_text("import helper\nhelper.ran('optional')\n")
+    optional = "import contextlib\nwith contextlib.suppress(ImportError):\n    __import__('optional')\n"
+    (place.code / "lines.py").write_text(ENV + optional)
+    place.call("train", "line.yaml", "--output", place.root / "other" / "run", cwd=place.code)
+    shutil.rmtree(place.run)
+    shutil.move(place.root / "other" / "run", place.run)
+    place.change(import_paths=[str(place.code), str(open_one)])
+    place.forget()
+    said = place.call("eval", place.run, "--episodes", "1", status=2).stderr
+    assert f"would import {open_one}/optional.py" in said
+    assert not (place.ran / "optional").exists()
+
+
+def test_link_of_a_stranger_between_links_is_seen(place: Place) -> None:
+    """The way leads over a directory that others may change to the user's own run."""
+    place.forget()
+    between = place.root / "between"
+    between.mkdir()
+    between.chmod(0o777)
+    (between / "link").symlink_to(place.run)
+    (place.root / "mine").symlink_to(between / "link")
+    assert f"all users may write {between}" in place.refused("eval", place.root / "mine")
+
+
+def test_directory_of_a_config_does_not_limit_the_users_own_imports(place: Place) -> None:
+    place.change(sources={}, import_paths=[])
+    place.change_config("task", env_id="CartPole-v1")
+    for path in (place.run / "checkpoints").glob("*.h5"):
+        old = checkpoint.load(path)
+        data = {**json.loads(old.config_text), "directory": "/"}
+        checkpoint.save(path, dataclasses.replace(old, config_text=json.dumps(data)))
+    place.open_to_all()
+    scripts = place.root / "scripts"
+    scripts.mkdir()
+    (scripts / "mine.py").write_text("value = 3\n")
+    program = f"""
+import contextlib
+import hpc_es
+with contextlib.suppress(Exception):
+    hpc_es.load_policy({str(place.run)!r})
+import mine
+print(mine.value)
+"""
+    (scripts / "script.py").write_text(program)
+    done = python([str(scripts / "script.py")], cwd=place.root, env=place.env)
+    assert done.stdout == "3\n", str(done)

@@ -5,6 +5,7 @@ Commands that read runs end within seconds, without a traceback, and show the ot
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import shutil
@@ -167,3 +168,22 @@ def test_damaged_text_files(seed: int, built: Path, runs: Path, capsys: pytest.C
         file.write_bytes(mutated(file.read_bytes(), chosen))
         read_all(capsys, runs, file.parent)
         shutil.copyfile(built / file.relative_to(runs), file)
+
+
+@pytest.mark.parametrize("name", ["repetition_", "trials.json", "status.json"])
+def test_what_somebody_puts_beside_runs_hides_none(name: str, runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (runs / name).mkdir() if name == "repetition_" else (runs / name).write_text("{}")
+    status, listed = called(capsys, "list", runs)
+    assert status == 0 and all(f"{runs}/{other}" in listed for other in (*BUILT, "whole"))
+    assert called(capsys, "report", runs, "-o", "page.html")[0] == 0
+    assert "whole" in Path("page.html").read_text()
+
+
+def test_names_of_columns_and_texts_are_escaped(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = runs / "es" / "result.json"
+    row = {**json.loads(file.read_text()), "=HYPERLINK(1)": 1, "theta_sha256": "\x1b[31m" * 9}
+    file.write_text(json.dumps(row))
+    (runs / "es" / "status.json").write_text(json.dumps({"status": "failed", "reason": "\x1b[31mred"}))
+    for command in (["results", "--csv"], ["results"], ["inspect"]):
+        status, said = called(capsys, command[0], runs / "es", *command[1:])
+        assert status == 0 and not said.startswith("=") and ",=" not in said

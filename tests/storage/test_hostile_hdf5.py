@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import h5py
@@ -27,7 +28,7 @@ def test_groups_with_two_names_each(tmp_path: Path) -> None:
     """Two ways through each of 40 groups would be 2**40 paths."""
     with h5py.File(tmp_path / "x.h5", "w") as file:
         groups = [file.create_group(f"g{number}") for number in range(40)]
-        for one, other in zip(groups, groups[1:], strict=False):
+        for one, other in pairwise(groups):
             one["left"] = other
             one["right"] = other
     with pytest.raises(ValueError, match="has several names"):

@@ -10,6 +10,7 @@ import pytest
 from hpc_es.core.errors import UserError
 from hpc_es.storage.run_lock import RunLock
 from hpc_es.training.run_directory import require_own_entries
+from tests.helpers.harness import python
 
 ANOTHER = 65534
 
@@ -42,3 +43,24 @@ def test_lock_follows_the_umask_and_is_closed_to_strangers(umask: int, mode: int
             assert (tmp_path / "lock").stat().st_mode & 0o777 == mode
     finally:
         os.umask(before)
+
+
+def test_repetition_that_is_a_link_of_a_stranger_is_refused(tmp_path: Path) -> None:
+    """Also in the directory of an experiment and of a tuning, before anything is written through it."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can give files away")
+    config = (
+        "task: {kind: function, function: 'statistics:fmean', dimension: 2}\nrepetitions: 2\nstop: {generations: 2}\n"
+    )
+    (tmp_path / "fn.yaml").write_text(config)
+    (tmp_path / "tune.yaml").write_text("base: fn.yaml\nobjective: answer\nspace: {algorithm.sigma: [0.1, 0.2]}\n")
+    for command, name in (("train fn.yaml", "repetition_0000"), ("tune tune.yaml", "trial_0000")):
+        target, output = tmp_path / f"target of {name}", tmp_path / f"output of {name}"
+        target.mkdir()
+        (target / "log.csv").write_text("mine\n")
+        output.mkdir()
+        (output / name).symlink_to(target)
+        os.lchown(output / name, ANOTHER, ANOTHER)
+        done = python(["-m", "hpc_es", *command.split(), "--output", str(output)], cwd=tmp_path)
+        assert done.status == 2 and "is a link of another user" in done.stderr, str(done)
+        assert [path.name for path in target.iterdir()] == ["log.csv"] and (target / "log.csv").read_text() == "mine\n"
