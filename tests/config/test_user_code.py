@@ -20,15 +20,20 @@ for name in ("mine", "theirs"):
     try:
         __import__(name)
         print(name, "runs")
-    except UserError as error:
+    except UserError:
         print(name, "is refused")
+    except ModuleNotFoundError:
+        print(name, "is not found")
 """
 
 
-@pytest.mark.parametrize(("first", "mine"), [("", "runs"), ("HERE", "runs"), ("/", "is refused")])
+@pytest.mark.parametrize(("first", "mine"), [("", "runs"), ("HERE", "runs"), ("/", "")])
 @pytest.mark.parametrize("allowed", [True, False])
 def test_limits_are_for_directories_that_a_run_has_added(first: str, mine: str, allowed: bool, tmp_path: Path) -> None:
-    """An interactive Python has "" in its path, a script its directory, and hpc-es neither."""
+    """An interactive Python has "" in its path, a script its directory, and hpc-es neither.
+
+    Where no file may run, an optional import of a library finds none.
+    """
     here, other = tmp_path / "here", tmp_path / "other"
     for directory, name in ((here, "mine"), (other, "theirs")):
         directory.mkdir()
@@ -37,5 +42,5 @@ def test_limits_are_for_directories_that_a_run_has_added(first: str, mine: str, 
     values = {"first": first.replace("HERE", str(here)), "other": str(other), "allowed": digests}
     (tmp_path / "program.py").write_text(PROGRAM.format(**values))
     done = python([str(tmp_path / "program.py")], cwd=here)
-    theirs = "runs" if allowed else "is refused"
+    theirs, mine = "runs" if allowed else "is not found", mine or ("is refused" if allowed else "is not found")
     assert done.stdout.splitlines() == [f"mine {mine}", f"theirs {theirs}"], str(done)
