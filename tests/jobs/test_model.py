@@ -178,7 +178,7 @@ def test_es_finds_the_plane_and_the_best_parameters_are_loaded_evaluated_and_exp
     assert (result["episodes"], result["model"]) == (1, f"{MODELS}:line")
     assert 0 < result["info_absolute"] < 0.2
     prepared = prepare_all(run, lambda source: source, trust=True)
-    every = evaluate_all(World("none"), prepared, EvaluationRequest(5, 0), lambda source: source, trust=True)
+    every = evaluate_all(World("none"), prepared, EvaluationRequest(5, 0), lambda source: source)
     assert [row["snapshot"] for row in every][-1] == "best.h5"
     assert every[-2]["return_mean"] == result["return_mean"]
     output(capsys, ["export", str(run), str(tmp_path / "theta.npz"), "--which", "last", "--trust"])
