@@ -72,7 +72,7 @@ test-all-extras: venv ## all extras in one virtual environment, that of test-jax
 campaign: venv  ## random runs under random kills, damage, full disks and the like for MINUTES; again to go on
 	$(BIN)/python -m tests.campaign --minutes $(MINUTES) --seed $(SEED) --out runs/campaign_$(SEED)
 
-# Starts of MPICH 5.0.2 under srun on a loaded machine were seen to hang in MPI_Init (2,500 in a row here did not); such
+# Starts of MPICH 5.0.2 under srun on a loaded machine were seen to hang in MPI_Init (800 in a row here did not); such
 # tests run again, and tell where the ranks were.
 test-slurm: venv ## the tests on real SLURMs of two nodes, which it starts and stops; gets SLURM by apt, as root
 	$(BIN)/python -m tests.slurm.install
