@@ -82,7 +82,7 @@ def _init_limit(environ: Mapping[str, str]) -> Iterator[None]:
         seconds = math.nan
     if not 0 < seconds < threading.TIMEOUT_MAX:
         raise LaunchError(f"{INIT_LIMIT} must be a positive number of seconds, not {text!r}")
-    faulthandler.dump_traceback_later(seconds, exit=True)
+    faulthandler.dump_traceback_later(seconds, exit=True, file=2)  # sys.stderr may be no file
     try:
         yield
     finally:

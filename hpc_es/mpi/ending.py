@@ -69,7 +69,7 @@ class ProgramEnd:
             return
         if closing.has_left_behind():
             self._leave()
-        faulthandler.dump_traceback_later(END_SECONDS, exit=True)
+        faulthandler.dump_traceback_later(END_SECONDS, exit=True, file=2)  # sys.stderr may be no file
 
 
 def end_process(status: int, ranks: int) -> NoReturn:

@@ -46,7 +46,7 @@ def guarded(body: Callable[[], int]) -> NoReturn:
 
     Each line of the traceback names the rank; a UserError is printed as its message only.
     """
-    faulthandler.enable()
+    faulthandler.enable(2)  # sys.stderr may be no file
     process, end = OwnProcess(), ProgramEnd()
     try:
         with raised_exits(), exits_as_errors():

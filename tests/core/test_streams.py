@@ -15,6 +15,7 @@ import hpc_es
 from hpc_es.core import streams
 from hpc_es.core.quiet import quiet_stderr, show_once
 from hpc_es.core.rank_output import RankLog, say, say_error
+from hpc_es.mpi import connect
 from hpc_es.report.progress import on_terminal
 from tests.helpers.harness import python
 
@@ -99,6 +100,14 @@ def test_search_and_its_failures_need_no_streams(kind: str, monkeypatch: pytest.
         return float(x @ x)
 
     assert hpc_es.minimize(value, [0.5, 0.1], 0.3, max_evaluations=40).f < 0.3
+
+
+@pytest.mark.parametrize("kind", STREAMS)
+def test_first_connection_of_a_process_needs_no_streams(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time limit of MPI_Init writes to standard error."""
+    replaced(kind, monkeypatch)
+    monkeypatch.setattr(connect, "_worlds", [])
+    connect.connect()
 
 
 def test_characters_that_the_stream_cannot_encode_are_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
