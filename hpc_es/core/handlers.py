@@ -34,13 +34,13 @@ _masks = threading.local()  # the signals that a thread blocked before it forked
 class Handlers:
     """A handler of some signals, from its creation to `restore`; only the main thread may create it."""
 
-    def __init__(self, numbers: Sequence[signal.Signals], handler: Handler) -> None:
+    def __init__(self, numbers: Sequence[int], handler: Handler) -> None:
         self._handler = handler
-        self._before: dict[signal.Signals, Any] = {number: signal.signal(number, handler) for number in numbers}
+        self._before: dict[int, Any] = {number: signal.signal(number, handler) for number in numbers}
         _installed.append(self)
 
     @property
-    def numbers(self) -> Sequence[signal.Signals]:
+    def numbers(self) -> Sequence[int]:
         """The signals."""
         return tuple(self._before)
 

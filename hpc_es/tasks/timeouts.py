@@ -9,6 +9,7 @@ from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import ParamSpec, TypeVar
 
+from hpc_es.core.deadline import Deadline
 from hpc_es.core.handlers import Handlers
 from hpc_es.core.machine import in_main_thread
 
@@ -25,8 +26,9 @@ class EpisodeTimeout(BaseException):
 class Watch:
     """Wraps calls of user code and adds up their seconds for each job.
 
-    A timer signal interrupts a call that hangs in Python code; compiled code that never returns to Python cannot be
-    interrupted. The signal handler also calls `poll` while a call runs, so that rank 0 can answer the other ranks.
+    A timer signal interrupts a call that hangs in Python code, also while it waits for a lock; compiled code that never
+    returns to Python cannot be interrupted. The signal handler also calls `poll` while a call runs, so that rank 0 can
+    answer the other ranks.
     Outside of the main thread there is no timer: the limit is checked when a call returns.
     `what` begins the message of EpisodeTimeout, which ends with the limit.
     """
@@ -43,6 +45,7 @@ class Watch:
         self._since = 0.0
         self._polling = False
         self._handlers: Handlers | None = None
+        self._deadline: Deadline | None = None
 
     def __enter__(self) -> Watch:
         if not in_main_thread():
@@ -53,6 +56,9 @@ class Watch:
         if self._poll is not None:
             period = min(period, POLL_PERIOD_SECONDS)
         signal.setitimer(signal.ITIMER_REAL, period, period)
+        if self._limit < math.inf:
+            self._deadline = Deadline(self._handle_timer)
+            self._deadline.set(self._limit)
         return self
 
     def __exit__(
@@ -61,13 +67,20 @@ class Watch:
         if not in_main_thread():
             return
         signal.setitimer(signal.ITIMER_REAL, 0)
+        if self._deadline is not None:
+            self._deadline.close()
         if self._handlers is not None:
             self._handlers.restore()
 
     def _handle_timer(self, signum: int, frame: FrameType | None) -> None:
+        left = self._limit
+        if self._current is not None:
+            left -= self._spent.get(self._current, 0.0) + time.perf_counter() - self._since
+        if self._deadline is not None:
+            self._deadline.set(left)
         if self._current is None or self._polling:
             return
-        self._check(self._spent.get(self._current, 0.0) + time.perf_counter() - self._since)
+        self._check(self._limit - left)
         if self._poll is not None:
             self._polling = True
             try:

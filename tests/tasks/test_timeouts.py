@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import queue
 import signal
 import threading
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -84,3 +86,21 @@ def test_limit_in_a_thread_is_noticed_when_the_call_returns() -> None:
     thread.join()
     assert seen == ["the episode took longer than task.episode_timeout_seconds: 0.05"]
     assert signal.getsignal(signal.SIGALRM) == before and signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+
+
+def locked_twice() -> None:
+    lock = threading.Lock()
+    lock.acquire()
+    lock.acquire()
+
+
+@pytest.mark.parametrize("poll", [None, lambda: None])
+@pytest.mark.parametrize("wait", [threading.Event().wait, queue.Queue().get, locked_twice])
+def test_call_that_waits_for_a_lock_is_ended(wait: Callable[[], object], poll: Callable[[], None] | None) -> None:
+    """The timer that polls restarts system calls, so that these never come back to Python."""
+    since = time.perf_counter()
+    with Watch(0.3, poll=poll) as watch:
+        watch.restart(0)
+        with pytest.raises(EpisodeTimeout):
+            watch.timed(0, wait)()
+    assert 0.3 <= time.perf_counter() - since < 2
