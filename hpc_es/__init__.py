@@ -14,7 +14,7 @@ import os
 import sys
 
 # `python -m hpc_es.main` puts the current directory first in the search path, where a file may
-# replace a library. As by `hpc-es`, modules of the user are found after all libraries (config/registry.py).
+# replace a library. As by `hpc-es`, modules of the user are found after all libraries (config/user_code.py).
 try:
     _here = os.getcwd()  # noqa: PTH109  pathlib may be replaced, too
 except FileNotFoundError:

@@ -43,8 +43,9 @@ from hpc_es.report.saved_policy import (
     single_episodes,
 )
 from hpc_es.storage.checkpoint import load
+from hpc_es.storage.checkpoint_directory import all_full
 from hpc_es.storage.results import require_run
-from hpc_es.storage.trust import Decision, checkpoints, combined
+from hpc_es.storage.trust import Decision, combined
 from hpc_es.training.compatibility import device_request
 
 Changed = Callable[[StoredPolicy], StoredPolicy]
@@ -226,7 +227,7 @@ def prepare_all(run: Path, overridden: Changed, trust: bool = False) -> JsonObje
     Raises CheckpointError without checkpoints, and UserError if the code of one is not trusted (`storage.trust`).
     """
     require_run(run)
-    paths = checkpoints(run)  # absolute, since environments may change the current directory
+    paths = all_full(run)  # absolute, since environments may change the current directory
     code = combined(check_snapshot(path, load(path), trust) for path in paths)
     task = overridden(read_evaluated(paths[0], trust=code)).config.task
     if getattr(task, "stepping", "") in {"auto", "native"}:

@@ -223,15 +223,15 @@ def _export_all(path: Path, folder: Path, options: ExportOptions) -> int:
     from hpc_es.report.export import SUFFIX, export
     from hpc_es.report.saved_policy import check_snapshot
     from hpc_es.storage.checkpoint import load
+    from hpc_es.storage.checkpoint_directory import all_full
     from hpc_es.storage.results import require_run
-    from hpc_es.storage.trust import checkpoints
 
     if options.which is not None:
         raise UserError("--all exports every checkpoint: leave --which out")
     if folder.suffix or (folder.exists() and not folder.is_dir()):
         raise UserError(f"{folder}: expected a directory for the files of --all")
     require_run(path)
-    files = checkpoints(path)
+    files = all_full(path)
     for snapshot in files:
         check_snapshot(snapshot, load(snapshot), options.trust)
     for snapshot in files:

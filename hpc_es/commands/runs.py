@@ -72,7 +72,7 @@ def _list_table(rows: Sequence[JsonObject]) -> str:
     return aligned([list(LIST_COLUMNS), *([_list_cell(row, name) for name in LIST_COLUMNS] for row in rows)])
 
 
-OF_A_RUN = re.compile(r"(repetition|trial)_\d*$|(checkpoints|locks|logs|results|scratch|journal|jax_cache)$")
+OF_AN_EXPERIMENT = re.compile(r"(repetition|trial)_\d+")
 
 
 def find_runs(directory: Path) -> Iterator[Path]:
@@ -83,9 +83,12 @@ def find_runs(directory: Path) -> Iterator[Path]:
         try:
             is_run = any((path / name).is_file() for name in ("status.json", "trials.json"))
             if is_run or any(path.glob("repetition_*/")):
-                yield path  # and runs beside, if somebody has put such a file into a directory of runs
-            inside = [other for other in sorted(path.iterdir(), reverse=True) if not OF_A_RUN.match(other.name)]
-            waiting += [other for other in inside if other.is_dir() and not other.is_symlink()]
+                yield path
+            # Also below it, since somebody may have put such a file into a directory of runs.
+            for other in sorted(path.iterdir(), reverse=True):
+                is_part = OF_AN_EXPERIMENT.fullmatch(other.name)
+                if other.is_dir() and not other.is_symlink() and not is_part:
+                    waiting.append(other)
         except OSError:  # one that may not be read: its row says so
             yield path
 
@@ -399,7 +402,7 @@ def run_results(arguments: argparse.Namespace) -> int:
         try:
             contents[str(directory)] = _read_results(directory, unreadable)
         except (UserError, *READING) as error:
-            if len(directories) == 1 or (not directory.is_dir()):
+            if len(directories) == 1 or not directory.is_dir():
                 raise UserError(unreadable_reason(error)) from error
             unreadable.append(unreadable_reason(error))
     for text in unreadable:
@@ -445,15 +448,19 @@ def _read_results(directory: Path, unreadable: list[str]) -> tuple[list[JsonObje
     from hpc_es.storage import results
     from hpc_es.storage.answers import found_in, goal_of, read_config
 
+    before = len(unreadable)
     rows, total = results.read_results(directory, unreadable), results.repetitions(directory)
-    if total is None and not rows and not unreadable:
+    if total is None and not rows and len(unreadable) == before:
         raise UserError(f"{directory}: expected a run or repetitions of one, found neither")
     goal = goal_of(read_config(directory))
     usable: list[JsonObject] = []
     for row in rows:
         try:
             complete = {**row, **found_in(row, goal).data()}
-            _result_line(complete), _flat(complete), results.summary([complete], total, goal)
+            # A value of another type than any run writes would end the whole table.
+            _result_line(complete)
+            _flat(complete)
+            results.summary([complete], total, goal)
             usable.append(complete)
         except READING as error:
             unreadable.append(f"{directory}, repetition {row['repetition']}: {unreadable_reason(error)}")

@@ -69,6 +69,10 @@ MODULES: Mapping[Package, Mapping[str, str]] = {
 }
 
 
+# Environments and wrappers of hpc_es that configs name as they name those of the user, module:name.
+ENVIRONMENT_MODULES = frozenset(
+    ("hpc_es.tasks.bandits", "hpc_es.tasks.deceptive_maze", "hpc_es.tasks.flat_action", "hpc_es.tasks.last_step")
+)
 REQUIRED = {"algorithms": ("Options", "build", "NEEDS"), "tasks": ("Options", "build", "OFFERS")}
 REQUIRED_ALWAYS = ("Options", "build")
 _USER_KIND = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*(:[A-Za-z_]\w*)?", re.ASCII)

@@ -2,10 +2,10 @@
 
 config = parse_resolved(dump(config))           rebuilt without validation and without pydantic
 
-Also the SHA-256 of the custom code that a config runs, which `storage.trust` allows or not. A built-in kind
-that runs custom code (such as an external program) has a function `sources(section, directory)` in its module. From the
-section as plain data and the directory of the config it returns the SHA-256 by name, "" for missing code, without
-importing or running it.
+Also the SHA-256 of the custom code that a config runs, which `storage.trust` allows or not. A built-in kind that runs
+custom code (such as an external program) has a function `sources(section, directory)` in its module. From the section
+as plain data and the directory of the config it returns the SHA-256 by name, "" for missing code, without importing or
+running it.
 """
 
 from __future__ import annotations

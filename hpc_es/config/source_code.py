@@ -63,14 +63,24 @@ def _module_spec(kind: str) -> ModuleSpec | None:
 
     `importlib.util.find_spec` would import the packages above the module.
     """
+    for spec in _specs(kind.partition(":")[0]):
+        if spec.origin is not None or spec.submodule_search_locations is None:
+            return spec
+    return None
+
+
+def _specs(module: str) -> Iterator[ModuleSpec]:
+    """Yield the specs of the packages that a module is in, from the top, and its own, as far as they exist."""
     locations: list[str] | None = None
-    parts = kind.partition(":")[0].split(".")
+    parts = module.split(".")
     for count in range(1, len(parts) + 1):
         spec = _find_spec(".".join(parts[:count]), locations)
-        if spec is None or spec.origin is not None or spec.submodule_search_locations is None:
-            return spec
+        if spec is None:
+            return
+        yield spec
+        if spec.submodule_search_locations is None:
+            return
         locations = list(spec.submodule_search_locations)
-    return None
 
 
 def _find_spec(name: str, locations: list[str] | None) -> ModuleSpec | None:
@@ -201,20 +211,6 @@ def code_files(names: Iterable[str]) -> dict[Path, str]:
                 package = spec.name if is_package else spec.name.rpartition(".")[0]
                 waiting += _imported(content, package) if path.suffix == ".py" else ()
     return dict(sorted(files.items()))
-
-
-def _specs(module: str) -> Iterator[ModuleSpec]:
-    """Yield the specs of the packages that a module is in, from the top, and its own, as far as they exist."""
-    locations: list[str] | None = None
-    parts = module.split(".")
-    for count in range(1, len(parts) + 1):
-        spec = _find_spec(".".join(parts[:count]), locations)
-        if spec is None:
-            return
-        yield spec
-        if spec.submodule_search_locations is None:
-            return
-        locations = list(spec.submodule_search_locations)
 
 
 def _imported(content: bytes, package: str) -> list[str]:

@@ -3,7 +3,7 @@
 The directories are appended to sys.path, so that no file there replaces a library that is installed; the libraries of
 hpc_es are not looked for there even if they are missing. A module there is compiled from its source, whatever compiled
 file lies beside it: what runs is what `config.source_code` hashes. If the files that may run are known, as for a run of
-somebody else (`config.trust`), a module is compared with them before it is executed.
+somebody else (`storage.trust`), a module is compared with them before it is executed.
 """
 
 from __future__ import annotations

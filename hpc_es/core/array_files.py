@@ -31,8 +31,9 @@ def load_arrays(path: Path) -> Arrays:
     _require_file(path)
     with _damage_as_value_error():
         with zipfile.ZipFile(path) as archive:
+            require_plain_archive(archive)
             for member in archive.infolist():
-                _require_plain(archive, member)
+                _require_shape(archive, member)
         with np.load(path, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
 
@@ -60,8 +61,8 @@ def _require_file(path: Path) -> None:
         raise UnusualFileError(path, "expected a regular file")
 
 
-def _require_plain(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
-    require_plain_archive(archive)
+def _require_shape(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
+    """Raise ValueError if the header of an array names another size than that of its bytes."""
     with archive.open(member) as file:
         stream: Any = file
         major, _ = np.lib.format.read_magic(stream)

@@ -157,6 +157,8 @@ def as_comment(provenance: Mapping[str, object]) -> str:
     """Return the provenance as YAML comments, which are appended to the stored config."""
     plain = json.loads(json.dumps(provenance, default=dataclasses.asdict))
     flat = {**plain.pop("versions", {}), **plain}
+    if earlier := flat.pop("earlier_software", None):
+        flat["earlier_software"] = "; ".join(", ".join(map(" ".join, before.items())) for before in earlier)
     return "\n# made with:\n" + "".join(f"#   {name}: {value}\n" for name, value in flat.items())
 
 

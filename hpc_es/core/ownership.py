@@ -25,18 +25,19 @@ def stranger(path: Path) -> str:
 def open_to_others(directory: Path) -> bool:
     """Return whether another user may add files to a directory, or may have added some."""
     try:
-        mode = directory.stat().st_mode
+        status = directory.stat()
     except OSError:
         return True
-    is_shared = bool(mode & stat.S_IWGRP) and not _is_private(directory.stat().st_gid, directory)
-    return bool(mode & stat.S_IWOTH) or is_shared or bool(stranger(directory))
+    # Of a sticky directory `stranger` says that nobody may replace what is in it.
+    may_add = status.st_mode & stat.S_IWOTH or (
+        status.st_mode & stat.S_IWGRP and not _is_private(status.st_gid, directory)
+    )
+    return bool(may_add or stranger(directory))
 
 
 def _visited(path: Path) -> Iterator[Path]:
     """Yield the directories, links and the file through which a path leads."""
-    current, waiting, links = Path("/"), [*Path.cwd().parts[1:], *path.parts], 0
-    if path.is_absolute():
-        waiting = list(path.parts[1:])
+    current, waiting, links = Path("/"), [*(Path.cwd() / path).parts[1:]], 0
     yield current
     while waiting:
         name = waiting.pop(0)

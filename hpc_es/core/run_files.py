@@ -17,12 +17,10 @@ from typing import Any, BinaryIO
 
 from hpc_es.core.errors import RunError, printable_values
 
-LARGEST_TEXT = 1 << 28  # bytes of a config or a result: a vector of 10^7 numbers
-LARGEST_CONFIG = 1 << 22  # bytes of a config of a run, which takes seconds to parse
-LONGEST_LINE = 1 << 26  # bytes
+# In bytes: a result may have a vector of 10^7 numbers, and a config takes a second per MiB to parse.
+LARGEST_TEXT, LARGEST_CONFIG, LONGEST_LINE = 1 << 28, 1 << 22, 1 << 26
+
 _FLAGS = {"rb": os.O_RDONLY, "ab": os.O_WRONLY | os.O_APPEND | os.O_CREAT, "r+b": os.O_RDWR}
-
-
 _BUFFERED: dict[str, Any] = {"rb": io.BufferedReader, "ab": io.BufferedWriter, "r+b": io.BufferedRandom}
 
 
@@ -80,11 +78,14 @@ def read_json(path: Path, most: int = LARGEST_TEXT) -> Any:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Return the value of a JSON text; ValueError if it is none, or nested too deep."""
+    """Return the value of a JSON text; ValueError if it is none, or nested too deep.
+
+    Lone surrogates, which no file and no terminal accepts, become escape sequences.
+    """
+    text = text.decode() if isinstance(text, bytes) else text
     try:
         value = json.loads(text)
-        is_escaped = (b"\\u" if isinstance(text, bytes) else "\\u") in text  # type: ignore[operator]
-        return printable_values(value) if is_escaped else value
+        return printable_values(value) if "\\u" in text else value
     except RecursionError:
         raise ValueError("is nested too deep") from None
 

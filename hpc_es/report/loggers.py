@@ -28,6 +28,7 @@ import numpy as np
 from hpc_es.config.registry import config_path
 from hpc_es.config.schema import Mlflow, Report, Wandb
 from hpc_es.core.data import Array, JsonObject
+from hpc_es.core.run_files import is_regular, read_bytes
 from hpc_es.storage.metrics_log import Row
 from hpc_es.storage.status import EndStatus
 
@@ -294,9 +295,9 @@ class MLflow:
 def truncate(folder: Path, first: int) -> int:
     """Remove the steps from `first` on of all metrics in a folder of the store; return the step after the last one."""
     next_step = 0
-    for path in [path for path in sorted(folder.rglob("*")) if path.is_file()]:
+    for path in [path for path in sorted(folder.rglob("*")) if is_regular(path)]:
         length = 0
-        for line in path.read_bytes().splitlines(keepends=True):
+        for line in read_bytes(path).splitlines(keepends=True):
             fields = line.split()
             if len(fields) != 3 or not line.endswith(b"\n") or int(fields[2]) >= first:  # or an incomplete line
                 break

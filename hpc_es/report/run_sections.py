@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import os
-import re
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -344,8 +343,7 @@ def _environment(runs: Sequence[RunSummary]) -> list[Section]:
     for run in runs:
         for name, value in run.versions.items():
             if name not in {"import_paths", "sources", "earlier_sources"}:
-                text = re.sub(r"[\[\]{}']", "", value).replace(": ", " ") if name == "earlier_software" else value
-                values.setdefault("earlier software" if name == "earlier_software" else name, Counter())[text] += 1
+                values.setdefault(name, Counter())[value] += 1
     pairs = []
     for name, counts in values.items():
         texts = [

@@ -6,9 +6,10 @@ Policies: `policy = load_policy("runs/demo"); action = policy(observation)`; mod
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
@@ -19,10 +20,10 @@ import numpy.typing as npt
 from hpc_es.algorithms.actor_critic.episodes import SamplingActor
 from hpc_es.config.options import Options, build_kind, field_hints, with_paths
 from hpc_es.config.registry import module, policy_builder, within_config_directory
-from hpc_es.config.resolved import completed, named_user_kinds, parse_resolved, plain_data, sources
+from hpc_es.config.resolved import completed, named_user_kinds, parse_resolved, plain_data
 from hpc_es.config.schema import Config
 from hpc_es.core.closing import close
-from hpc_es.core.data import Array, Arrays, ConfigData, Discrete, Float32, Normaliser, Spaces, not_finite_text
+from hpc_es.core.data import Array, Arrays, Discrete, Float32, Normaliser, Spaces, not_finite_text
 from hpc_es.core.errors import (
     READING,
     CheckpointError,
@@ -216,29 +217,26 @@ def stored_policy(path: Path, snapshot: Snapshot, which: Which) -> StoredPolicy:
 def check_snapshot(path: Path, snapshot: Snapshot, trust: Consent) -> Decision:
     """Make the code of a run importable; UserError if it is missing or not trusted (`storage.trust`)."""
     if not isinstance(trust, Decision):
-        _read_config(path, snapshot)
-        trust = decide(path, plain_data(snapshot.config_text), snapshot.provenance, trust)
+        with _damage_named(path):
+            trust = decide(path, plain_data(snapshot.config_text), snapshot.provenance, trust)
     trust.apply()
     return trust
 
 
 def _parsed(path: Path, snapshot: Snapshot) -> Config:
-    try:
+    with _damage_named(path):
         return parse_resolved(snapshot.config_text)
-    except READING as error:
-        raise CheckpointError(f"{path}: its config is damaged: {unreadable_reason(error)}") from error
 
 
-def _read_config(path: Path, snapshot: Snapshot) -> ConfigData:
-    """Return the config of a checkpoint as plain data; CheckpointError if its values have types that no run writes."""
+@contextlib.contextmanager
+def _damage_named(path: Path) -> Iterator[None]:
+    """Raise CheckpointError for what the config of a checkpoint raises if its values have types that no run writes."""
     try:
-        data = plain_data(snapshot.config_text)
-        sources(data)
-        if not isinstance(data.get("directory"), str | None):
-            raise TypeError(f"expected directory to be a text, found {type(data['directory']).__name__}")
+        yield
+    except UserError:
+        raise
     except READING as error:
         raise CheckpointError(f"{path}: its config is damaged: {unreadable_reason(error)}") from error
-    return data
 
 
 def _better(path: Path, snapshot: Snapshot) -> tuple[Path, Snapshot]:

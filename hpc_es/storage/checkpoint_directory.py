@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpc_es.core.errors import CheckpointError
+from hpc_es.core.paths import absolute
 from hpc_es.storage import checkpoint
 from hpc_es.storage.checkpoint import DamagedError, Snapshot
 from hpc_es.storage.files import remove_leftovers, sync_directory, writing
@@ -122,6 +123,22 @@ def find(path: Path, full: bool = True) -> Path:
     if damaged:
         raise _all_damaged(path, list(damaged.values()))
     raise CheckpointError(f"{path}: no checkpoint_*.h5 here or in {DIRECTORY}/; the run may not have saved one yet")
+
+
+def all_full(path: Path) -> list[Path]:
+    """Return a checkpoint file, or all full checkpoints of a run and of its repetitions, oldest first, with best.h5.
+
+    Their paths are absolute. Raises CheckpointError if there is none.
+    """
+    if path.is_file():
+        return [absolute(path)]
+    runs = [path, *sorted(path.glob("repetition_*/"))]
+    folders = [folder for run in runs for folder in (run, run / DIRECTORY)]
+    files = [file for folder in folders for file in [*Store(folder).paths(), folder / BEST]]
+    found = [absolute(file) for file in files if file.exists() and checkpoint.is_full(file)]
+    if not found:
+        raise CheckpointError(f"{path}: expected a run directory with checkpoints, found none")
+    return found
 
 
 def _incremental_text(path: Path) -> str:

@@ -24,20 +24,18 @@ from pathlib import Path
 from typing import TypeAlias
 
 from hpc_es.config import user_code
-from hpc_es.config.registry import is_user_kind
+from hpc_es.config.registry import ENVIRONMENT_MODULES, is_user_kind
 from hpc_es.config.resolved import Hashes, plain_data, sources
 from hpc_es.config.source_code import MAIN, code_files, is_in_main, is_installed, source_hash, source_path
 from hpc_es.core.data import ConfigData, JsonObject
-from hpc_es.core.errors import CheckpointError, UserError, visible
+from hpc_es.core.errors import UserError, visible
 from hpc_es.core.ownership import open_to_others, stranger
-from hpc_es.core.paths import absolute
-from hpc_es.storage.checkpoint import is_full, load
-from hpc_es.storage.checkpoint_directory import BEST, DIRECTORY
-from hpc_es.storage.checkpoint_directory import Store as CheckpointStore
+from hpc_es.core.run_files import sha256_of
+from hpc_es.storage.checkpoint import load
+from hpc_es.storage.checkpoint_directory import DIRECTORY, all_full
 from hpc_es.storage.trust_store import Store
 
 _NAME = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_<][\w.<>-]*", re.ASCII)  # of an object in a module
-_OWN = frozenset(f"hpc_es.tasks.{module}" for module in ("bandits", "deceptive_maze", "flat_action", "last_step"))
 
 
 @dataclass(frozen=True)
@@ -89,8 +87,9 @@ class Code:
         """Yield one line for each file, and for each name without a file."""
         for path, digest in self.files.items():
             yield f"  {visible(str(path))}  SHA-256 {digest[:12]}"
+        listed = {*self.files.values()}
         for name, digest in self.sources.items():
-            if digest not in {*self.files.values()}:
+            if digest not in listed:
                 yield f"  {visible(name)}"
 
 
@@ -118,7 +117,7 @@ def _names(value: object) -> Iterator[str]:
     elif isinstance(value, list | tuple):
         for item in value:
             yield from _names(item)
-    elif isinstance(value, str) and _NAME.fullmatch(value) and value.partition(":")[0] not in _OWN:
+    elif isinstance(value, str) and _NAME.fullmatch(value) and value.partition(":")[0] not in ENVIRONMENT_MODULES:
         yield value
 
 
@@ -140,30 +139,39 @@ def decide(path: Path, data: ConfigData, provenance: ConfigData, trusted: bool) 
 
     Raises UserError if the code is missing or not trusted.
     """
-    recorded: Mapping[str, str] = provenance.get("sources", {})
-    trained_in = _absolute_paths(provenance)
     outsider = stranger(path)
-    if not find_code(data, recorded).sources:
-        # Nothing of the user's runs, and settings that name code come from the command line.
-        return Decision() if not outsider else _without(data)
-    beside = _directory_of(data) if outsider else []
-    user_code.import_from(user_code.importable(*trained_in, *beside))
-    code = find_code(data, recorded)
-    _require_sources(path, data, code)
+    if not _names_code(data, provenance):
+        return _without(data) if outsider else Decision()
+
+    code = _located(path, data, provenance)
     directories = user_code.import_directories()
     if trusted:
         return Decision(directories)
-    store = Store.of_user()
-    if code.digest in store:
-        return Decision(directories, frozenset({*store.digests(), *code.files.values()}))
-    changed = next((name for name, now in code.sources.items() if _has_changed(name, now, recorded)), None)
-    if changed is not None:
-        raise UserError(_changed_text(path, changed, code.sources[changed], recorded.get(changed, "")))
-    if reason := outsider or next(filter(None, map(stranger, code.files)), "") or _elsewhere(code, trained_in):
+
+    known = Store.of_user().digests()
+    only_known = Decision(directories, frozenset({*known, *code.files.values()}))
+    if code.digest in known:
+        return only_known
+
+    _require_unchanged(path, code)
+    others = filter(None, map(stranger, code.files))
+    if reason := outsider or next(others, "") or _elsewhere(code, _absolute_paths(provenance)):
         raise UserError("\n".join(_untrusted_lines(path, reason, code)))
-    if any(open_to_others(Path(directory)) for directory in directories):  # where an optional import could find a file
-        return Decision(directories, frozenset({*store.digests(), *code.files.values()}))
-    return Decision(directories)
+    # Where others may add files, an optional import of a library could find one.
+    return only_known if any(open_to_others(Path(directory)) for directory in directories) else Decision(directories)
+
+
+def _names_code(data: ConfigData, provenance: ConfigData) -> bool:
+    """Return whether a run names any code."""
+    return bool(sources(data) or provenance.get("sources") or any(_names(data)))
+
+
+def _located(path: Path, data: ConfigData, provenance: ConfigData) -> Code:
+    """Make the directories of a run's code importable, and return the code; UserError if some is missing."""
+    user_code.import_from(user_code.importable(*_absolute_paths(provenance), *_directory_of(data)))
+    code = find_code(data, provenance.get("sources", {}))
+    _require_sources(path, data, code)
+    return code
 
 
 def _absolute_paths(provenance: ConfigData) -> list[str]:
@@ -173,8 +181,7 @@ def _absolute_paths(provenance: ConfigData) -> list[str]:
 
 def _directory_of(data: ConfigData) -> list[str]:
     """Return the directory of the config, from which code is imported when settings change."""
-    directory = data.get("directory")
-    return [os.path.abspath(directory)] if directory and isinstance(directory, str) else []  # noqa: PTH100
+    return [os.path.abspath(data["directory"])] if data.get("directory") else []  # noqa: PTH100
 
 
 def combined(decisions: Iterable[Decision]) -> Decision:
@@ -194,9 +201,13 @@ def _without(data: ConfigData) -> Decision:
     return Decision(foreign, frozenset()) if foreign else Decision()
 
 
-def _has_changed(name: str, now: str, recorded: Mapping[str, str]) -> bool:
-    is_library = name not in recorded and is_installed(name)
-    return not is_library and (not now or now != recorded.get(name, ""))
+def _require_unchanged(path: Path, code: Code) -> None:
+    """Raise UserError if code is not that of the training; libraries are not recorded."""
+    for name, now in code.sources.items():
+        before = code.trained_with.get(name, "")
+        is_library = name not in code.trained_with and is_installed(name)
+        if not is_library and (not now or now != before):
+            raise UserError(_changed_text(path, name, now, before))
 
 
 def _elsewhere(code: Code, trained_in: list[str]) -> str:
@@ -230,36 +241,19 @@ def _changed_text(path: Path, name: str, now: str, before: str) -> str:
     has = f"has SHA-256 {now[:12]}" if now else "is not known"
     was = f"the policy was trained with {before[:12]}" if before else "the checkpoint records none"
     text = f"{path} would run {name!r}, whose {source} {has}, but {was}"
-    return (
-        f"{text}: read what it does, and run hpc-es trust {_run_of(path)}, or give --trust (trust=True) to run it once"
-    )
+    return f"{text}: read what it does, and {_remedy(path)}"
 
 
-def _run_of(checkpoint: Path) -> Path:
+def _remedy(checkpoint: Path) -> str:
     folder = checkpoint.parent
-    return folder.parent if folder.name == DIRECTORY else checkpoint
+    run = folder.parent if folder.name == DIRECTORY else checkpoint
+    return f"run hpc-es trust {run}, or give --trust (trust=True) to run it once"
 
 
 def _untrusted_lines(path: Path, reason: str, code: Code) -> Iterator[str]:
     yield f"{path} names code that you have not trusted yet, and somebody else may have written it ({reason}):"
     yield from code.lines()
-    yield f"read it, and run hpc-es trust {_run_of(path)}, or give --trust (trust=True) to run it once"
-
-
-def checkpoints(path: Path) -> list[Path]:
-    """Return a checkpoint file, or all full checkpoints of a run and of its repetitions, oldest first, with best.h5.
-
-    Raises CheckpointError if there is none.
-    """
-    if path.is_file():
-        return [path]
-    runs = [path, *sorted(path.glob("repetition_*/"))]
-    folders = [folder for run in runs for folder in (run, run / DIRECTORY)]
-    files = [file for folder in folders for file in [*CheckpointStore(folder).paths(), folder / BEST]]
-    found = [absolute(file) for file in files if file.exists() and is_full(file)]
-    if not found:
-        raise CheckpointError(f"{path}: expected a run directory with checkpoints, found none")
-    return found
+    yield f"read it, and {_remedy(path)}"
 
 
 # What is trusted.
@@ -276,26 +270,22 @@ def trust(store: Store, where: Path, code: Code) -> None:
 
 def trust_file(store: Store, path: Path) -> str:
     """Add a file of code to the store, and return its SHA-256; OSError if that is not possible."""
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    digest = sha256_of(path)
     store.add(digest, {"file": str(path)})
     return digest
 
 
 def trust_own(run: Path, data: ConfigData, recorded: Mapping[str, str]) -> None:
     """Add the code of a run that this user starts, and whatever it has imported so far, to the store if possible."""
-    code = find_code(data, recorded)
-    if not code.sources:
-        return
     store = Store.of_user()
     with contextlib.suppress(OSError):  # then only its owner, or --trust, opens the run
-        known = store.digests()
-        if code.digest not in known:
-            trust(store, run, code)
+        code = find_code(data, recorded)
+        if not code.sources:
+            return
+        trust(store, run, code)
         for path in user_code.imported_files():
-            with contextlib.suppress(OSError):
-                digest = hashlib.sha256(path.read_bytes()).hexdigest()
-                if digest not in known:
-                    store.add(digest, {"file": str(path)})
+            if path not in code.files and path.is_file():
+                trust_file(store, path)
 
 
 def find_checkpoint_code(path: Path) -> list[Code]:
@@ -305,11 +295,7 @@ def find_checkpoint_code(path: Path) -> list[Code]:
     """
     found = []
     with user_code.undone_if_refused():
-        for file in checkpoints(path):
+        for file in all_full(path):
             snapshot = load(file)
-            data, recorded = plain_data(snapshot.config_text), snapshot.provenance.get("sources", {})
-            user_code.import_from(user_code.importable(*_absolute_paths(snapshot.provenance), *_directory_of(data)))
-            code = find_code(data, recorded)
-            _require_sources(file, data, code)
-            found.append(code)
+            found.append(_located(file, plain_data(snapshot.config_text), snapshot.provenance))
     return found

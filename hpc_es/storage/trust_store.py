@@ -29,9 +29,6 @@ class Store:
             return cls(state / "hpc_es" / "trusted")
         return cls(None)
 
-    def __contains__(self, digest: str) -> bool:
-        return digest in self.digests()
-
     def digests(self) -> frozenset[str]:
         """Return all digests; none if somebody else may write into the directory."""
         if self.directory is None or not _is_private(self.directory):
@@ -46,7 +43,7 @@ class Store:
         if not _is_private(self.directory):
             raise PermissionError(f"other users may write into {self.directory}")
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-        with contextlib.suppress(FileExistsError):
+        with contextlib.suppress(FileExistsError):  # it is known
             handle = os.open(self.directory / digest, flags, PRIVATE_FILE)
             with os.fdopen(handle, "w", encoding="utf-8") as file:
                 file.write(json.dumps(about, indent=2) + "\n")

@@ -540,6 +540,7 @@ class RunWriter(Recorder):
 
     def close(self) -> None:
         """Close the files and release the directory."""
+        self._trust_code()  # what was imported during the run, too
         self._metrics.close(self._end_status)
         self._programs.close()
         self._evaluations.close()

@@ -22,6 +22,7 @@ from optuna.trial import TrialState
 from hpc_es.api.optuna_sampler import Sampler
 from hpc_es.core.errors import InUseError
 from hpc_es.core.keys import Keys, Purpose
+from hpc_es.core.run_files import open_file
 from hpc_es.storage.files import writing
 from hpc_es.storage.run_lock import RunLock
 from hpc_es.tuning.plan import SamplerName
@@ -46,7 +47,7 @@ class JournalLock(JournalFileOpenLock):
         """Wait for the lock, and remove an incomplete line of a killed process."""
         with contextlib.ExitStack() as stack:
             stack.enter_context(holding(self._lock))
-            with self._path.open("rb+") as file:
+            with open_file(self._path, "r+b") as file:
                 file.seek(max(file.seek(0, os.SEEK_END) - 1, 0))
                 if file.read() not in {b"", b"\n"}:
                     file.seek(0)

@@ -9,10 +9,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.campaign.calls import Calls, joined
+from tests.campaign.calls import Calls
 from tests.campaign.clock import Clock
 from tests.campaign.disk import Disk
 from tests.campaign.life import Life
+from tests.campaign.preloaded import joined
 from tests.campaign.settings import Setting
 from tests.campaign.trouble import VARIABLE
 from tests.helpers import runs

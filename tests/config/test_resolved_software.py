@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hpc_es.config.resolved import software_changes, software_warning, with_history
+from hpc_es.core.machine import as_comment
 
 
 def provenance(processor: str = "A", **versions: str) -> dict[str, Any]:
@@ -33,3 +34,16 @@ def test_changes_are_named_once_and_kept() -> None:
     assert software_warning(kept, second) is None
     third = with_history(provenance("A", numpy="2.5.0", jax="0.10"), kept)
     assert third["earlier_software"] == [*kept["earlier_software"], {"processor": "B"}]
+
+
+def test_earlier_software_is_a_line_of_the_config_of_a_run() -> None:
+    """The report lists the lines."""
+    provenance = {
+        "versions": {"numpy": "2.4"},
+        "earlier_software": [{"numpy": "2.0", "hpc_es": "0.1"}, {"numpy": "2.2"}],
+    }
+    assert as_comment(provenance).splitlines()[1:] == [
+        "# made with:",
+        "#   numpy: 2.4",
+        "#   earlier_software: numpy 2.0, hpc_es 0.1; numpy 2.2",
+    ]

@@ -9,19 +9,17 @@ import json
 import os
 import random
 import shutil
-import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType
 
 import pytest
 
 from hpc_es import cli
 from tests.helpers.harness import clean_environment
 from tests.helpers.hostile import mutated
+from tests.helpers.time_limit import time_limit
 
 SECONDS = 20
 BUILT = ("es", "function", "repetitions", "tuning")
@@ -62,29 +60,10 @@ def runs(built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "runs"
 
 
-class Late(BaseException):
-    """A command takes too long."""
-
-
-@pytest.fixture(autouse=True)
-def _limited() -> Iterator[None]:
-    def late(number: int, frame: FrameType | None) -> None:
-        raise Late
-
-    before = signal.signal(signal.SIGALRM, late)
-    yield
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, before)
-
-
 def called(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, str]:
     """Return status and output of a command, which may fail in one line, but neither hang nor raise."""
-    signal.alarm(SECONDS)
-    try:
-        with pytest.raises(SystemExit) as ended:
-            cli.main([*map(str, arguments)])
-    finally:
-        signal.alarm(0)
+    with time_limit(SECONDS), pytest.raises(SystemExit) as ended:
+        cli.main([*map(str, arguments)])
     said = capsys.readouterr()
     status = ended.value.code
     assert isinstance(status, int) and "Traceback" not in said.err, said.err

@@ -472,13 +472,3 @@ def test_charts_are_drawn_without_errors_in_chromium(tmp_path: Path) -> None:
     assert drawn == ["2"]  # evaluations and population; single runs are hidden
     assert re.search(r'<canvas width="\d{3}', done.stdout)
     assert "CONSOLE" not in done.stderr, done.stderr
-
-
-def test_earlier_software_of_a_resumed_run_is_named(tmp_path: Path) -> None:
-    run = result(make(tmp_path / "a", [1, 2]), 3.0)
-    config = (run / "config.yaml").read_text()
-    (run / "config.yaml").write_text(
-        f"{config}\n# made with:\n#   numpy: 2.4\n#   earlier_software: [{{'numpy': '2.0'}}]\n"
-    )
-    page = report_page([tmp_path])
-    assert "<dt>earlier software</dt><dd>numpy 2.0</dd>" in page

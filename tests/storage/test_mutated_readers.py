@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import random
-import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import h5py
@@ -28,6 +26,7 @@ from hpc_es.tasks.functions.initial_points import points_from
 from hpc_es.tuning.trials import Trial, read_table
 from tests.helpers.hostile import mutated
 from tests.helpers.runs import here
+from tests.helpers.time_limit import time_limit
 
 SECONDS = 20
 ROUNDS = 400
@@ -92,17 +91,6 @@ READERS: dict[str, tuple[str, Callable[[Path], object], tuple[type[Exception], .
 }
 
 
-@pytest.fixture(autouse=True)
-def _limited() -> Iterator[None]:
-    def late(number: int, frame: FrameType | None) -> None:
-        raise TimeoutError
-
-    before = signal.signal(signal.SIGALRM, late)
-    yield
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, before)
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("name", READERS)
 def test_reader_of_mutated_files(name: str, files: Path, tmp_path: Path) -> None:
@@ -120,9 +108,9 @@ def test_reader_of_mutated_files(name: str, files: Path, tmp_path: Path) -> None
         for _ in range(chosen.randint(1, 3)):
             damaged = mutated(damaged, chosen)
         copy.write_bytes(damaged)
-        signal.alarm(SECONDS)
         try:
-            read(copy)
+            with time_limit(SECONDS):
+                read(copy)
         except expected:
             continue
         except Exception as error:
