@@ -13,7 +13,8 @@ import time
 from collections import deque
 
 from hpc_es.mpi.connect import connect
-from hpc_es.mpi.scheduler import AHEAD, ANSWER, Work
+from hpc_es.mpi.scheduler import Work
+from hpc_es.mpi.tags import Tag
 
 REQUESTS = 10_000  # per worker
 PAUSE_SECONDS = 0.5  # until requests have accumulated
@@ -27,9 +28,9 @@ def main() -> None:
     world.barrier()
     if world.rank:
         for _ in range(REQUESTS):
-            world.send(0, AHEAD, [])
+            world.send(0, Tag.AHEAD, [])
         for _ in range(REQUESTS):
-            world.receive(0, ANSWER)
+            world.receive(0, Tag.ANSWER)
     else:
         chunks = REQUESTS * (world.size - 1)
         work._left = deque(range(chunks + world.size))

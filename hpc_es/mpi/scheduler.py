@@ -21,13 +21,10 @@ import numpy as np
 from hpc_es.core.data import Chunk, Outcome, Poll
 from hpc_es.core.errors import GIVEN_UP, GenerationClosed, Interruption
 from hpc_es.core.handlers import OwnProcess
+from hpc_es.mpi.tags import Tag
 from hpc_es.mpi.waiting import InProgress, LongWait, Silence
 from hpc_es.mpi.world import Int64, World, from_words, to_words
 
-AHEAD, FREE, ANSWER, GIVE_UP = 1, 2, 3, 4
-FAILED = 6  # 5: see training/asynchronous.py
-CLOSE = 8  # 7: see training/delayed.py
-LONG = 9
 DONE = -1
 MASTER_EVALUATES_UP_TO = 16  # maximum number of ranks for which rank 0 evaluates if mpi.master_evaluates is auto
 POLL_SECONDS = 0.2e-3  # minimum interval of polls between the steps of a batch
@@ -47,7 +44,7 @@ class OtherRankFailed(Interruption):
 
 def tell_failure(world: World, reason: str) -> None:
     """Send the reason of this rank's failure to rank 0."""
-    world.send(0, FAILED, to_words(np.frombuffer(reason.encode(), np.uint8)))
+    world.send(0, Tag.FAILED, to_words(np.frombuffer(reason.encode(), np.uint8)))
 
 
 def evaluators(ranks: int, master_evaluates: Literal["auto"] | bool) -> range:
@@ -145,15 +142,15 @@ class Work:
             return {}
         self._is_closed, has_message = False, False
         while number != DONE:
-            self._world.send(0, AHEAD, [])
+            self._world.send(0, Tag.AHEAD, [])
             outcomes[chunks[number].index] = self._evaluated(chunks[number], evaluate)
-            answer = self._world.receive_now(0, ANSWER)
+            answer = self._world.receive_now(0, Tag.ANSWER)
             if answer is None:
-                self._world.send(0, FREE, [])
-                answer = self._world.receive(0, ANSWER)
+                self._world.send(0, Tag.FREE, [])
+                answer = self._world.receive(0, Tag.ANSWER)
             number, has_message = int(answer[0]), len(answer) > 1
         if has_message and not self._is_closed:  # the message that closed the round was too late
-            self._world.receive(0, CLOSE)
+            self._world.receive(0, Tag.CLOSE)
         return outcomes
 
     def _evaluate_as_master(self, chunks: Sequence[Chunk], evaluate: Evaluate) -> dict[int, Outcome]:
@@ -183,20 +180,20 @@ class Work:
         return self._left.popleft() if self._left else DONE
 
     def _handle(self, source: int, tag: int, values: Int64) -> None:
-        if tag == GIVE_UP:
+        if tag == Tag.GIVE_UP:
             raise GiveUp(f"rank {source} received a second signal")
-        if tag == LONG:
+        if tag == Tag.LONG:
             self._reported[source] = InProgress(*values.tolist())
             return
         self._silence.end()
         self._reported.pop(source, None)
-        if tag == FAILED:
+        if tag == Tag.FAILED:
             raise OtherRankFailed(f"rank {source}: {from_words(values).tobytes().decode()}")
-        if tag == AHEAD:
+        if tag == Tag.AHEAD:
             self._waiting[source] = False
             self._unfinished[source] = 1
             self._answer([source])
-        elif tag == FREE:
+        elif tag == Tag.FREE:
             if source in self._waiting:  # else the answer has been sent
                 self._waiting[source], self._unfinished[source] = True, 0
                 self._answer([source])
@@ -217,7 +214,7 @@ class Work:
                 del self._waiting[rank]
                 self._unfinished[rank] += number != DONE
                 self._world.send(
-                    rank, ANSWER, [number, 1] if number == DONE and rank in self._closed_ranks else [number]
+                    rank, Tag.ANSWER, [number, 1] if number == DONE and rank in self._closed_ranks else [number]
                 )
                 self._busy -= number == DONE
 
@@ -242,7 +239,7 @@ class Work:
         self.closed.add(self._generation)
         self._closed_ranks = {rank for rank, chunks in self._unfinished.items() if chunks and rank}
         for rank in sorted(self._closed_ranks):
-            self._world.send(rank, CLOSE, [])
+            self._world.send(rank, Tag.CLOSE, [])
 
     def _check_messages(self) -> None:
         self._process.end_forked()  # before it takes part in the messages of its parent
@@ -251,7 +248,7 @@ class Work:
         if self._world.rank != 0:
             self._tell_long_chunk()
             if self._gives_up and self._close_at is not None and not self._is_closed:
-                self._is_closed = self._world.receive_now(0, CLOSE) is not None
+                self._is_closed = self._world.receive_now(0, Tag.CLOSE) is not None
             return
         self._beat()
         if self._is_polling:
@@ -270,7 +267,7 @@ class Work:
         """Tell rank 0 what this rank has been evaluating for long."""
         chunk = self._in_progress
         if chunk is not None and self._silence.is_due(self._last_poll + LEAD_SECONDS):
-            self._world.send(0, LONG, [chunk.first_job, chunk.jobs, chunk.polls])
+            self._world.send(0, Tag.LONG, [chunk.first_job, chunk.jobs, chunk.polls])
 
     def _report_long_wait(self) -> None:
         """Rank 0: report that no evaluation has finished for long, if some rank is evaluating."""

@@ -16,12 +16,12 @@ import numpy.typing as npt
 
 from hpc_es.core.data import Arrays, Results, Rows, State
 from hpc_es.mpi.scheduler import Work
+from hpc_es.mpi.tags import Tag
 from hpc_es.mpi.world import World, decode, encode, from_words, to_words
 from hpc_es.training.build import Parts
 from hpc_es.training.executors import MpiExecutor
 from hpc_es.training.generation import HEADER, Evaluated, Generation, fitness_of
 
-TASK, RESULT = 4, 5  # message tags in addition to those of Work
 END = -1
 ARRAY, FAILURES = "array/", "failures"
 
@@ -80,11 +80,11 @@ class AsynchronousPhase:
         for _ in range(pending):
             self._receive_result()
         for worker in self._workers:
-            self._world.send(worker, TASK, [END])
+            self._world.send(worker, Tag.TASK, [END])
 
     def _send_task(self, worker: int, number: int, state: State) -> int:
         """Send the state and the number of a chunk to a worker; return the generation of the state."""
-        self._world.send(worker, TASK, to_words(encode({"number": np.array(number), **state.shared})))
+        self._world.send(worker, Tag.TASK, to_words(encode({"number": np.array(number), **state.shared})))
         return state.generation
 
     def _receive_result(self) -> tuple[int, tuple[Rows, Arrays, npt.NDArray[np.void]]]:
@@ -105,7 +105,7 @@ class AsynchronousPhase:
     def serve_worker(self, state: State) -> None:
         """Evaluate chunks until rank 0 ends the phase."""
         while True:
-            words = self._world.receive(0, TASK)
+            words = self._world.receive(0, Tag.TASK)
             self._executor.clock.add_idle()
             if words[0] == END:
                 return
@@ -117,4 +117,4 @@ class AsynchronousPhase:
             if self._reports.pending:
                 message[FAILURES] = self._reports.take()
             message |= {ARRAY + name: array for name, array in arrays.items()}
-            self._world.send(0, RESULT, to_words(encode(message)))
+            self._world.send(0, Tag.RESULT, to_words(encode(message)))

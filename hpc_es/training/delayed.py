@@ -23,6 +23,7 @@ from hpc_es.algorithms.common.delay import DelayLine
 from hpc_es.core.data import Array, Arrays, Chunk, Outcome, Poll, State
 from hpc_es.core.errors import RunError
 from hpc_es.mpi.scheduler import Work
+from hpc_es.mpi.tags import Tag
 from hpc_es.mpi.world import Int64, World, decode, encode, from_words, to_words
 from hpc_es.training.build import Parts
 from hpc_es.training.chunking import CutPlan
@@ -30,7 +31,6 @@ from hpc_es.training.executors import MpiExecutor, add_headers, gathered_here
 from hpc_es.training.generation import HEADER, Evaluated, Generation, TimedChunk, Update
 from hpc_es.training.outcomes import PURPOSES, packed_outcome, unpacked_outcome
 
-TASK = 7  # tag of messages to workers, in addition to those of Work
 SHARED, FAILURES = "shared/", "failures"
 AHEAD_SECONDS = 0.02  # mean of chunks below which workers get the next one ahead, since they would wait for the answer
 SHARED_UPDATE_SECONDS = 0.005  # of the blocks of an update; waiting workers compute some of them if it takes longer
@@ -228,8 +228,8 @@ class DelayedPhase:
         is_evaluation = chunk.purpose == "evaluate"
         if (worker, is_evaluation) not in opened.sent:
             opened.sent.add((worker, is_evaluation))
-            self._world.send(worker, TASK, opened.state_message(is_evaluation))
-        self._world.send(worker, TASK, to_words(encode({"chunk": _numbers(chunk)})))
+            self._world.send(worker, Tag.TASK, opened.state_message(is_evaluation))
+        self._world.send(worker, Tag.TASK, to_words(encode({"chunk": _numbers(chunk)})))
         self._tasks[worker] += 1
 
     def _collect(self, key: Key, rank: int, outcome: Outcome, header: npt.NDArray[np.void]) -> None:
@@ -296,7 +296,7 @@ class DelayedPhase:
             blocks = np.arange(part, count, parts, dtype=np.int64)
             rows = np.frombuffer(generation.rows("train").tobytes(), np.uint8)
             message = {"blocks": blocks, "generation": np.array(generation.number), "rows": rows}
-            self._world.send(worker, TASK, to_words(encode(message)))
+            self._world.send(worker, Tag.TASK, to_words(encode(message)))
             self._blocks_sent += len(blocks)
         own, since = range(parts - 1, count, parts), time.perf_counter()
         for block in own:
@@ -320,7 +320,7 @@ class DelayedPhase:
                 self._blocks_sent -= is_block
                 self._tasks[worker] -= not is_block
         for worker in range(1, self._world.size):
-            self._world.send(worker, TASK, to_words(encode({"end": np.array(True)})))
+            self._world.send(worker, Tag.TASK, to_words(encode({"end": np.array(True)})))
 
     # Workers.
 
@@ -331,12 +331,12 @@ class DelayedPhase:
 
         def poll() -> None:
             self._work.poll()
-            while (words := self._world.receive_now(0, TASK)) is not None:
+            while (words := self._world.receive_now(0, Tag.TASK)) is not None:
                 messages.append(decode(from_words(words)))
 
         while True:
             if not messages:
-                messages.append(decode(from_words(self._world.receive(0, TASK))))
+                messages.append(decode(from_words(self._world.receive(0, Tag.TASK))))
                 self._executor.clock.add_idle()
             message = messages.popleft()
             if "end" in message:
@@ -358,7 +358,7 @@ class DelayedPhase:
         packed = _packed(chunk, outcome, header)
         if self._reports.pending:
             packed[FAILURES] = self._reports.take()
-        self._world.send(0, TASK, to_words(encode(packed)))
+        self._world.send(0, Tag.RESULT, to_words(encode(packed)))
 
     def _send_blocks(self, state: State, message: Mapping[str, Array]) -> None:
         """Compute blocks of the update of a generation, from the rows of all of its jobs."""
@@ -367,7 +367,7 @@ class DelayedPhase:
         generation.prepare()
         for block in message["blocks"].tolist():
             number = np.array([state.generation, block], np.int64)
-            self._world.send(0, TASK, to_words(encode({"block": number, **generation.partial_update(block)})))
+            self._world.send(0, Tag.RESULT, to_words(encode({"block": number, **generation.partial_update(block)})))
         self._executor.clock.add("update", since)
 
 

@@ -13,7 +13,8 @@ from hpc_es.core import streams
 from hpc_es.core.errors import RunFailedError, UserError, exits_as_errors
 from hpc_es.core.handlers import OwnProcess
 from hpc_es.mpi.launch import abandon_timeout, by_srun
-from hpc_es.mpi.scheduler import GIVE_UP, GiveUp, OtherRankFailed, tell_failure
+from hpc_es.mpi.scheduler import GiveUp, OtherRankFailed, tell_failure
+from hpc_es.mpi.tags import Tag
 from hpc_es.mpi.world import World
 from hpc_es.training.collective import INTERRUPTED
 
@@ -71,7 +72,7 @@ def give_up(world: World, writer: Recorder | None, reason: GiveUp, others_save: 
     With `others_save`, wait for other groups of ranks to save.
     """
     if writer is None:
-        world.send(0, GIVE_UP, [])
+        world.send(0, Tag.GIVE_UP, [])
         streams.flush(sys.stdout, sys.stderr)  # the last line of an evaluation may not have ended
         time.sleep(abandon_timeout(os.environ))
         # The status of srun is the highest of all ranks: that of rank 0, which knows whether another rank has failed.

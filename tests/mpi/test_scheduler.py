@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from hpc_es.core.data import ROW, Chunk, Outcome
-from hpc_es.mpi.scheduler import AHEAD, DONE, FREE, Work
+from hpc_es.mpi.scheduler import DONE, Work
+from hpc_es.mpi.tags import Tag
 from tests.helpers.harness import mpiexec, script
 
 HEAD = """
@@ -98,7 +99,7 @@ class Slow:
 
 def test_messages_are_received_in_order() -> None:
     """The only worker prefetches, then is idle. If received in the other order, it would wait without end."""
-    world: Any = Slow(2, [(1, AHEAD), (1, FREE)])
+    world: Any = Slow(2, [(1, Tag.AHEAD), (1, Tag.FREE)])
     work = Work(world, "on_demand", True)
     chunks = [Chunk(0, 0, 1), Chunk(1, 1, 1)]
     result = work.evaluate(chunks, lambda chunk, poll: Outcome(np.zeros(1, ROW)))
@@ -126,7 +127,7 @@ def test_each_message_costs_constant_time_with_thousands_of_ranks() -> None:
     Scanning all of them for every message would be nine million steps.
     """
     ranks = range(1, 3001)
-    world: Any = Slow(3001, [*((rank, AHEAD) for rank in ranks), *((rank, FREE) for rank in ranks)])
+    world: Any = Slow(3001, [*((rank, Tag.AHEAD) for rank in ranks), *((rank, Tag.FREE) for rank in ranks)])
     work = Work(world, "on_demand", False)
     work._waiting = Counting()
     assert work.evaluate([Chunk(number, number, 1) for number in range(3000)], lambda chunk, poll: 1 / 0) == {}  # type: ignore[arg-type, return-value]
