@@ -2,7 +2,8 @@
 
 **Contracts.** The interfaces between the parts of a run. `Algorithm`, `Task`, `Problem` and its three kinds, `Policy`,
 `Actor` and `Noise` are protocols: a class needs their methods, but need not inherit from them. An algorithm declares
-its requirements as `Needs`, a task its capabilities as `Offers`.
+its requirements as `Needs`, a task its capabilities as `Offers`, and a policy how it `Computes`; nothing else of
+hpc_es reads their options, so that these may have any names.
 
 **Data.** Arguments and results of the methods of the contracts. A `State` is passed from generation to generation. A
 `Chunk` is a range of consecutive jobs that one rank evaluates; a problem gets it as `Jobs` and returns an `Outcome`
@@ -80,19 +81,20 @@ from hpc_es.core.data import (
     row_dtype,
     with_columns,
 )
+from hpc_es.core.declarations import Computes, Needs, Offers, Requirement, Setting
 from hpc_es.core.errors import ConfigError, Failure, RunError, failure_from_error, failure_from_text
 from hpc_es.core.interfaces import (
     Algorithm,
     AutomaticSizes,
+    ClosableProblem,
     GradientAlgorithm,
-    Needs,
-    Offers,
     ProbesHiddenState,
     Problem,
     ProgramProblem,
     RecordingAlgorithm,
     RunContext,
     SearchSize,
+    StartsFromPoints,
     Task,
     TrajectoryProblem,
     VectorProblem,
@@ -131,6 +133,8 @@ __all__ = [  # noqa: RUF022  (in the order of the groups above)
     # Contracts.
     "Actor",
     "Algorithm",
+    "ClosableProblem",
+    "Computes",
     "GradientAlgorithm",
     "RecordingAlgorithm",
     "Needs",
@@ -139,6 +143,9 @@ __all__ = [  # noqa: RUF022  (in the order of the groups above)
     "Offers",
     "Policy",
     "ProbesHiddenState",
+    "Requirement",
+    "Setting",
+    "StartsFromPoints",
     "AutomaticSizes",
     "SearchSize",
     "Problem",

@@ -34,7 +34,8 @@ from hpc_es.core.data import (
     flat_observations,
     row_dtype,
 )
-from hpc_es.core.interfaces import Needs, Offers, RunContext
+from hpc_es.core.declarations import Needs, Offers
+from hpc_es.core.interfaces import RunContext
 from hpc_es.core.keys import Keys
 from hpc_es.core.policy import Policy
 from hpc_es.core.population import Noise

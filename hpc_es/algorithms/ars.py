@@ -18,12 +18,12 @@ from typing import Annotated, Literal
 
 import numpy as np
 
-from hpc_es.algorithms.common.delay import DelayOptions
+from hpc_es.algorithms.common.delay import DelayOptions, needs_of_delayed
 from hpc_es.algorithms.common.optimizers import learning_rate, norm
 from hpc_es.algorithms.common.strategy import PairedStrategy, Weights, first_deviations
 from hpc_es.config.options import Count, Limits, Positive, option, options
 from hpc_es.core.data import Array, Chunk, Float64, Results, Rows, State
-from hpc_es.core.interfaces import Needs
+from hpc_es.core.declarations import Needs
 from hpc_es.core.population import Population
 
 NEEDS = Needs(
@@ -136,6 +136,11 @@ class AugmentedRandomSearch(PairedStrategy):
         }
         master = {"updates": np.array(updates + (prepared.reason is None))}
         return State(state.generation + 1, {"theta": theta}, master), metrics
+
+
+def needs(options: Options) -> Needs:
+    """Return the requirements under these options."""
+    return needs_of_delayed(NEEDS, options)
 
 
 build = AugmentedRandomSearch

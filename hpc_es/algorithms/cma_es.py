@@ -35,7 +35,8 @@ from hpc_es.algorithms.common.optimizers import norm
 from hpc_es.algorithms.common.ranking import sample_weights
 from hpc_es.config.options import option, options
 from hpc_es.core.data import Arrays, Chunk, Float64, Rows, State
-from hpc_es.core.interfaces import Needs, VectorProblem
+from hpc_es.core.declarations import Needs
+from hpc_es.core.interfaces import VectorProblem
 from hpc_es.core.population import Explicit, Population
 
 NEEDS = Needs(searches="vectors", noise=True, growing=True, mixed=True, injects=True, presets={"noise.kind": "counter"})
@@ -230,6 +231,11 @@ class CMAES(DistributionStrategy):
             "condition_number": ratio**2,
             "path_length": norm(state.master["sigma_path"]) / self.constants(state).chi_n,
         }
+
+
+def needs(options: Options) -> Needs:
+    """Return the requirements under these options."""
+    return distribution.needs_of_searches(NEEDS, options)
 
 
 def incompatibilities(options: Options, problem: VectorProblem) -> Iterator[tuple[str, str]]:

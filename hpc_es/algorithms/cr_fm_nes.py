@@ -32,7 +32,7 @@ from hpc_es.algorithms.common.ranking import sample_weights, utilities
 from hpc_es.algorithms.common.strategy import Pairs
 from hpc_es.config.options import option, options
 from hpc_es.core.data import Array, Arrays, Chunk, Column, Float64, Outcome, Poll, Results, Rows, State, with_columns
-from hpc_es.core.interfaces import Needs
+from hpc_es.core.declarations import Needs
 from hpc_es.core.keys import Purpose
 from hpc_es.core.population import Perturbed
 
@@ -426,6 +426,11 @@ class CRFMNES(DistributionStrategy):
             return lines
         text = f"no better return in {STALLED} generations: a population of {self.population(state)} may be too small"
         return [*lines, f"{text} for {self.problem.size:,} parameters, or sigma too large"]
+
+
+def needs(options: Options) -> Needs:
+    """Return the requirements under these options."""
+    return distribution.needs_of_searches(NEEDS, options)
 
 
 build = CRFMNES

@@ -25,7 +25,8 @@ from hpc_es.algorithms.common.ranking import nothing_to_learn, ranking
 from hpc_es.algorithms.common.strategy import Strategy, first_deviations
 from hpc_es.config.options import Count, Limits, Natural, Positive, option, options, unused
 from hpc_es.core.data import Array, Arrays, Chunk, Float64, Jobs, Json, Results, Rows, State, cut
-from hpc_es.core.interfaces import Needs, VectorProblem
+from hpc_es.core.declarations import Needs
+from hpc_es.core.interfaces import VectorProblem
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.core.population import Explicit, Noise, Population
 

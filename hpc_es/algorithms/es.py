@@ -14,19 +14,20 @@ depend on the number of ranks.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 
 from hpc_es.algorithms.common import optimizers
-from hpc_es.algorithms.common.delay import DelayOptions
+from hpc_es.algorithms.common.delay import DelayOptions, needs_of_delayed
 from hpc_es.algorithms.common.optimizers import NORM_PART, norm
 from hpc_es.algorithms.common.ranking import BY_SIGNS, Shaping, shaped
 from hpc_es.algorithms.common.strategy import PairedStrategy, Pairs, Weights, round_of_jobs
 from hpc_es.config.options import Count, Natural, NonNegative, Positive, option, options
 from hpc_es.core.data import SIGN_RETURN, Array, Chunk, Float64, Results, Rows, State
-from hpc_es.core.interfaces import Needs, VectorProblem
+from hpc_es.core.declarations import Needs
+from hpc_es.core.interfaces import VectorProblem
 from hpc_es.core.machine import blas_threads
 from hpc_es.core.population import Population
 
@@ -129,6 +130,12 @@ class EvolutionStrategy(PairedStrategy):
             "skipped_update": 0.0,
         }
         return State(state.generation + 1, {"theta": theta}, slots), metrics
+
+
+def needs(options: Options) -> Needs:
+    """Return the requirements under these options."""
+    needs = needs_of_delayed(NEEDS, options)
+    return replace(needs, equal_generations=not options.min_timesteps_per_generation)
 
 
 def incompatibilities(options: Options, problem: VectorProblem) -> Iterator[tuple[str, str]]:

@@ -45,7 +45,8 @@ from hpc_es.core.data import (
     cut,
     with_columns,
 )
-from hpc_es.core.interfaces import Needs, VectorProblem
+from hpc_es.core.declarations import Needs
+from hpc_es.core.interfaces import VectorProblem
 from hpc_es.core.keys import Purpose
 from hpc_es.core.population import Population
 

@@ -22,13 +22,13 @@ from typing import Literal
 import numpy as np
 
 from hpc_es.algorithms.common import optimizers
-from hpc_es.algorithms.common.delay import DelayOptions
+from hpc_es.algorithms.common.delay import DelayOptions, needs_of_delayed
 from hpc_es.algorithms.common.optimizers import norm
 from hpc_es.algorithms.common.ranking import default_population, nothing_to_learn, shaped
 from hpc_es.algorithms.common.strategy import PairedStrategy, Weights, first_deviations, round_of_jobs
 from hpc_es.config.options import Count, Fraction, Natural, NonNegative, Positive, option, options, unused
 from hpc_es.core.data import Array, Chunk, Float64, Results, Rows, State
-from hpc_es.core.interfaces import Needs
+from hpc_es.core.declarations import Needs
 from hpc_es.core.population import Population
 
 NEEDS = Needs(searches="vectors", noise=True, max_rank=1, presets={"noise.kind": "counter"})
@@ -194,6 +194,12 @@ def _metrics(mu: Array, step: Array, gradient: Array, s: Array, skipped: bool) -
         "sigma_max": float(s.max()),
         "skipped_update": float(skipped),
     }
+
+
+def needs(options: Options) -> Needs:
+    """Return the requirements under these options."""
+    needs = needs_of_delayed(NEEDS, options)
+    return replace(needs, equal_generations=not options.min_timesteps_per_generation)
 
 
 build = PGPE

@@ -32,7 +32,7 @@ from hpc_es.algorithms.common.optimizers import norm
 from hpc_es.algorithms.common.ranking import sample_weights
 from hpc_es.config.options import option, options
 from hpc_es.core.data import Array, Arrays, Chunk, Float64, Rows, State
-from hpc_es.core.interfaces import Needs
+from hpc_es.core.declarations import Needs
 from hpc_es.core.population import Explicit, Population
 
 NEEDS = Needs(searches="vectors", noise=True, growing=True, mixed=True, injects=True, presets={"noise.kind": "counter"})
@@ -195,6 +195,11 @@ class SepCMAES(DistributionStrategy):
             "axis_ratio": float(deviations.max() / deviations.min()),
             "path_length": norm(state.master["sigma_path"]) / expected_length(max(1, self.normal_size)),
         }
+
+
+def needs(options: Options) -> Needs:
+    """Return the requirements under these options."""
+    return distribution.needs_of_searches(NEEDS, options)
 
 
 build = SepCMAES

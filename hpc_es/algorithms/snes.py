@@ -24,7 +24,7 @@ from hpc_es.algorithms.common.distribution import DistributionStrategy, Ranked
 from hpc_es.algorithms.common.ranking import sample_weights, utilities
 from hpc_es.config.options import Positive, option, options
 from hpc_es.core.data import Array, Arrays, Chunk, Float64, Rows, State
-from hpc_es.core.interfaces import Needs
+from hpc_es.core.declarations import Needs
 from hpc_es.core.population import Population
 
 NEEDS = Needs(searches="vectors", noise=True, max_rank=1, growing=True, presets={"noise.kind": "counter"})
@@ -88,6 +88,11 @@ class SNES(DistributionStrategy):
             "sigma": float(np.exp(np.log(deviations, dtype=np.float64).mean())),
             "axis_ratio": float(deviations.max() / deviations.min()),
         }
+
+
+def needs(options: Options) -> Needs:
+    """Return the requirements under these options."""
+    return distribution.needs_of_searches(NEEDS, options)
 
 
 build = SNES

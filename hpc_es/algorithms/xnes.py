@@ -27,7 +27,8 @@ from hpc_es.algorithms.common.distribution import DistributionStrategy, Ranked
 from hpc_es.algorithms.common.ranking import sample_weights, utilities
 from hpc_es.config.options import Positive, option, options
 from hpc_es.core.data import Arrays, Chunk, Float64, Rows, State
-from hpc_es.core.interfaces import Needs, VectorProblem
+from hpc_es.core.declarations import Needs
+from hpc_es.core.interfaces import VectorProblem
 from hpc_es.core.population import Explicit, Population
 
 NEEDS = Needs(searches="vectors", noise=True, growing=True, presets={"noise.kind": "counter"})
@@ -140,6 +141,11 @@ def _eigen(u: Float64, z: Float64, rows: Sequence[Float64]) -> tuple[Float64, Fl
     basis, coordinates = np.linalg.qr(z.T)
     eigenvalues, axes = np.linalg.eigh((coordinates * u) @ coordinates.T)
     return eigenvalues, basis @ axes
+
+
+def needs(options: Options) -> Needs:
+    """Return the requirements under these options."""
+    return distribution.needs_of_searches(NEEDS, options)
 
 
 def incompatibilities(options: Options, problem: VectorProblem) -> Iterator[tuple[str, str]]:

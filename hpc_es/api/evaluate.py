@@ -80,10 +80,9 @@ def evaluate(source: StoredPolicy, asked: EvaluationRequest) -> JsonObject:
     """Return statistics of the episodes; those of returns and lengths leave out failed episodes, and may be None."""
     if asked.actions == "sampled":
         require_stochastic(source.config)
-    options = source.config.task
-    if module("tasks", options.kind).OFFERS.measures_centre:
+    if source.config.setup.offers.measures_centre:
         return _evaluate_model(source, asked)
-    task: Episodic = single_episodes(options)
+    task: Episodic = single_episodes(source.config)
     try:
         if isinstance(task, ProbesHiddenState) and (warning := task.hidden_state_warning()):
             show_once(f"WARNING: {warning}")
@@ -95,7 +94,7 @@ def evaluate(source: StoredPolicy, asked: EvaluationRequest) -> JsonObject:
         **statistics(rows),
         "episodes": asked.episodes,
         "generation": source.generation,
-        "env_id": next(getattr(options, key) for key in ("env_id", "game", "kind") if hasattr(options, key)),
+        "env_id": task.name,
         "which": source.which,
     }
 
@@ -121,7 +120,7 @@ def _evaluate_model(source: StoredPolicy, asked: EvaluationRequest) -> JsonObjec
 def play(source: StoredPolicy, task: Episodic, asked: EvaluationRequest) -> Rows:
     """Return rows[episodes], in chunks of a fixed size as in training; failures are written to stderr."""
     policy = source.policy(task.spaces)
-    if module("tasks", source.config.task.kind).OFFERS.compiled:
+    if source.config.setup.offers.compiled:
         policy = task.compiled(policy)  # type: ignore[attr-defined]
         task.use_what_is_compiled(source.path)  # type: ignore[attr-defined]
     elif getattr(policy, "compiled_by", None) == "jax":
@@ -229,9 +228,11 @@ def prepare_all(run: Path, overridden: Changed, trust: bool = False) -> JsonObje
     require_run(run)
     paths = all_full(run)  # absolute, since environments may change the current directory
     code = combined(check_snapshot(path, load(path), trust) for path in paths)
-    task = overridden(read_evaluated(paths[0], trust=code)).config.task
-    if getattr(task, "stepping", "") in {"auto", "native"}:
-        close(task.env_id, single_episodes(task).close)
+    config = overridden(read_evaluated(paths[0], trust=code)).config
+    from hpc_es.tasks.episodes.task import Options as EpisodesOptions
+
+    if isinstance(config.task, EpisodesOptions) and config.task.stepping in {"auto", "native"}:
+        close(config.task.env_id, single_episodes(config).close)
     return {"paths": list(map(str, paths)), "code": code.message(), "differences": stepping_differences}
 
 

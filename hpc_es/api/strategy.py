@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from hpc_es.algorithms.common.delay import DelayLine
 from hpc_es.algorithms.common.injection import INJECTED, injected_in
 from hpc_es.algorithms.common.side_by_side import side_by_side
 from hpc_es.api.arguments import BoundsInput, argument_errors, as_list, read_bounds, require_algorithm
@@ -34,7 +35,7 @@ from hpc_es.tasks.functions.problem import BestVector
 from hpc_es.tasks.functions.python_evaluator import EvaluationResult, constrained_result, result_of
 from hpc_es.training.build import Parts, build_noise
 from hpc_es.training.chunking import first_jobs
-from hpc_es.training.compatibility import algorithm_mismatches, needs, rounding_warnings
+from hpc_es.training.compatibility import algorithm_mismatches, rounding_warnings
 from hpc_es.training.executors import SerialExecutor
 from hpc_es.training.generation import Generation, update_state
 
@@ -49,7 +50,7 @@ def parts_of(config: Config, task: Any, chunk_size: int) -> Parts:
 
     Raises ConfigError if the algorithm does not fit.
     """
-    requirements, keys = needs(config), Keys(config.seed)
+    requirements, keys = config.setup.needs, Keys(config.seed)
     if requirements.searches != "vectors":
         text = f"is {config.algorithm.kind!r}, which searches {requirements.searches}: expected one for vectors"
         raise ConfigError([("algorithm", text)])
@@ -216,8 +217,8 @@ class Strategy:
                 "stop": {"episodes": max_evaluations, "target_value": target},
             }
             config = validate(data)
-            if delay := getattr(config.algorithm, "delay", 0):
-                text = f"is {delay}, but the caller evaluates one generation after the other: expected 0"
+            if line := DelayLine.of(config.algorithm):
+                text = f"is {line.delay}, but the caller evaluates one generation after the other: expected 0"
                 raise ConfigError([("algorithm.delay", text)])
             self._start(config)
         for text in rounding_warnings(self.config, self._problem):
@@ -302,9 +303,9 @@ class Strategy:
         Raises ValueError for vectors outside of the bounds, or more of them than the population.
         """
         kind = self.config.algorithm.kind
-        if not needs(self.config).injects:
+        if not self.config.setup.needs.injects:
             raise ValueError(f"{kind} has candidates of its own only: expected the algorithm cma_es or sep_cma_es")
-        if self.config.algorithm.side_by_side:
+        if self.config.setup.needs.side_by_side:
             raise ValueError("searches are side by side, which do not share vectors: expected side_by_side=False")
         vectors, coordinates = np.atleast_2d(np.asarray(x, np.float64)), self._problem.coordinates
         if vectors.ndim != 2 or vectors.shape[1] != coordinates.size:
@@ -422,7 +423,7 @@ class Strategy:
 
         snapshot = load(argument(path, "path"))
         config = parse_resolved(snapshot.config_text)
-        if getattr(config.task, "function", None) != OUTSIDE:
+        if config.task.kind != "function" or config.task.function != OUTSIDE:
             raise CheckpointError(f"{path}: expected a file of Strategy.save, found the checkpoint of a run")
         strategy = Strategy.__new__(Strategy)
         strategy._start(config)

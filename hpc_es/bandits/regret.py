@@ -155,7 +155,7 @@ def play_learned(
     task = bandits.build(source.config.task)
     policy = source.policy(task.spaces)
     lockstep = Lockstep(setting, episodes)
-    sampled = (actions or getattr(source.config.algorithm, "evaluation_actions", "greedy")) == "sampled"
+    sampled = source.config.setup.needs.samples_evaluations if actions is None else actions == "sampled"
     parts = [
         range(start, min(start + ROWS, len(episodes.uniforms))) for start in range(0, len(episodes.uniforms), ROWS)
     ]

@@ -35,8 +35,8 @@ from hpc_es.core.data import (
     info_numbers,
     row_dtype,
 )
+from hpc_es.core.declarations import Offers, Searched
 from hpc_es.core.errors import ConfigError, UserError, failure_from_text, nearest
-from hpc_es.core.interfaces import Offers, Searched
 from hpc_es.core.keys import Keys
 from hpc_es.core.policy import DIVERGED, Actor, Batch, Policy
 from hpc_es.tasks.observation_statistics import ObservationSums
@@ -49,7 +49,13 @@ from hpc_es.tasks.problems import (
 
 __all__ = ["Bandits", "Options", "build", "optimal_regret", "optimal_reward"]
 
-OFFERS = Offers(problems=("vectors", "trajectories"), policy=True, any_chunks=True, info=True)
+OFFERS = Offers(
+    problems=("vectors", "trajectories"),
+    policy=True,
+    any_chunks=True,
+    info=True,
+    single_episodes={"episodes_per_job": 1},
+)
 ENVIRONMENT = "hpc_es/Bandit-v0"
 if ENVIRONMENT not in gymnasium.registry:
     gymnasium.register(ENVIRONMENT, "hpc_es.bandits.task:Bandit")
@@ -216,6 +222,11 @@ class Rollout:
         if self._setting.info:
             sums = np.concatenate([sums, self._setting.info_values(lockstep.episodes.arms, lockstep.pulls)], axis=1)
         return sums.reshape(*seeds.shape, -1)
+
+
+def offers(options: Options) -> Offers:
+    """Return the capabilities under these options."""
+    return replace(OFFERS, observation_limit=options.observation_normalization.limit)
 
 
 def build(options: Options, repetition: int = 0, info: Mapping[str, Reduction] = NO_NUMBERS) -> Bandits:

@@ -59,7 +59,6 @@ def run_plan(arguments: argparse.Namespace) -> int:
     from hpc_es.cluster.predict import predictions
     from hpc_es.config.loading import read
     from hpc_es.training.build import valid_config
-    from hpc_es.training.compatibility import needs
 
     if arguments.plot is not None:
         check(arguments.plot)
@@ -69,7 +68,7 @@ def run_plan(arguments: argparse.Namespace) -> int:
     if arguments.length is not None:
         measured = measured.with_length(arguments.length)
     cluster = Cluster(arguments.latency, arguments.bandwidth, arguments.cores_per_node, arguments.dispatch)
-    has_table = needs(config).noise and config.noise.kind == "table"
+    has_table = config.setup.needs.noise and config.noise.kind == "table"
     table_bytes = 4 * config.noise.table_size if has_table else 0
     mpi = config.mpi
     can_delay = isinstance(config.algorithm, DelayOptions) and not mpi.fault_tolerance

@@ -21,8 +21,8 @@ from hpc_es.config.notebook_config import read_config
 from hpc_es.config.options import Hint, OptionsClass, Row, field_hints, kinds_mark, markdown, options_class, rows
 from hpc_es.config.schema import Config
 from hpc_es.core.data import ConfigData, Json
+from hpc_es.core.declarations import Needs
 from hpc_es.core.errors import ConfigError, ConfigProblem, Problems, UserError
-from hpc_es.core.interfaces import Needs
 from hpc_es.core.paths import absolute, expanded
 from hpc_es.core.plain import plain
 from hpc_es.core.rank_output import say_error

@@ -75,6 +75,7 @@ ENVIRONMENT_MODULES = frozenset(
 )
 REQUIRED = {"algorithms": ("Options", "build", "NEEDS"), "tasks": ("Options", "build", "OFFERS")}
 REQUIRED_ALWAYS = ("Options", "build")
+METHODS = frozenset(("problems", "warnings"))  # of options; no option has these names
 _USER_KIND = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*(:[A-Za-z_]\w*)?", re.ASCII)
 
 
@@ -147,9 +148,13 @@ def _load_user_kind(package: str, kind: str) -> Any:
         raise ConfigError([("kind", text)])
     options = user_kind.Options
     fields = dataclasses.fields(options) if dataclasses.is_dataclass(options) else ()
-    if "kind" not in {field.name for field in fields}:
+    names = {field.name for field in fields}
+    if "kind" not in names:
         text = "made with @options of hpc_es.extend, with a field kind"
         raise ConfigError([("kind", f"expected Options of {kind!r} to be {text}, found {options!r}")])
+    if wrong := METHODS & names:
+        text = f"{' and '.join(sorted(wrong))}, which are methods of options: give the field another name"
+        raise ConfigError([("kind", f"expected Options of {kind!r} without the field {text}")])
     return user_kind
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from typing import Annotated, Any, Literal
 
 from hpc_es.config.options import (
@@ -22,7 +23,7 @@ from hpc_es.config.options import (
     options,
     unused,
 )
-from hpc_es.config.registry import is_user_kind, module
+from hpc_es.config.setup import Setup
 from hpc_es.core.errors import ConfigProblem, as_yaml
 
 Text = Annotated[str, Limits(min_length=1)]
@@ -279,18 +280,17 @@ class Config:
     stop: Stop = option("limits of the run", default_factory=Stop, may_change=True)
     report: Report = option("metrics, loggers, plots and exports", default_factory=Report, may_change=True)
 
+    @cached_property
+    def setup(self) -> Setup:
+        """The kinds of the config, with what they need and offer."""
+        return Setup(self)
+
     def depends_on_chunks(self) -> bool:
         """Return whether results depend on mpi.chunk_size."""
-        offers = module("tasks", self.task.kind).OFFERS
-        if offers.compiled:
+        setup = self.setup
+        if setup.offers.compiled:
             return False
-        if not offers.any_chunks or getattr(self.task, "stepping", "") == "vector":
-            return True
-        if self.policy is not None and is_user_kind(self.policy.kind):
-            return True
-        if getattr(self.policy, "low_rank_product", "rows") == "matrix":
-            return True
-        return bool(module("algorithms", self.algorithm.kind).NEEDS.gradients)
+        return not (setup.offers.any_chunks and setup.computes.any_chunks) or setup.needs.gradients
 
     def problems(self) -> Iterator[ConfigProblem]:
         """Yield (key, text) for mistakes that concern several sections."""
@@ -300,63 +300,54 @@ class Config:
         if self.mpi.fault_tolerance and self.repetition_groups > 1:
             text = f"is {self.repetition_groups}: with mpi.fault_tolerance the ranks stay together (expected 1)"
             yield "repetition_groups", text
-        if self.mpi.fault_tolerance and getattr(self.algorithm, "updates", "") == "asynchronous":
-            yield "algorithm.updates", "is asynchronous: with mpi.fault_tolerance expected synchronous"
-        if getattr(self.task, "close_at", None) is not None:
-            for name, values, expected in (
-                ("schedule", ("on_demand",), "on_demand"),
-                ("chunk_size", ("auto", 1), "auto"),
-                ("fault_tolerance", (False,), "false"),
-            ):
-                if (value := getattr(self.mpi, name)) not in values:
-                    yield f"mpi.{name}", f"is {as_yaml(value)}, but task.close_at is set: expected {expected}"
-        delay = getattr(self.algorithm, "delay", 0)
-        in_flight = f"delay is {delay}" if delay else ""
-        if getattr(self.algorithm, "side_by_side", False):
-            in_flight = "side_by_side is true"
-            if getattr(self.task, "constraint_handling", "") == "augmented_lagrangian":
-                text = "is augmented_lagrangian, whose coefficients searches side by side would share"
-                yield "task.constraint_handling", f"{text}: expected feasible_first"
-        if in_flight:
-            for name, value, expected in (
-                ("schedule", "static", "on_demand: chunks of several generations go to the next free rank"),
-                ("update", "replicated", "gathered: rank 0 makes the updates while other ranks evaluate"),
-                ("fault_tolerance", True, "false"),
-            ):
-                if getattr(self.mpi, name) == value:
-                    yield f"mpi.{name}", f"is {as_yaml(value)}, but algorithm.{in_flight}: expected {expected}"
-            if getattr(self.task, "close_at", None) is not None:
-                yield "task.close_at", f"is {self.task.close_at:g}, but algorithm.{in_flight}: expected null"
+        needs, offers = self.setup.needs, self.setup.offers
+        for requirement in (*needs.requires, *offers.requires):
+            value = _value(self, requirement.key)
+            if value not in requirement.values:
+                first = requirement.values[0]
+                expected = f"expected {first if isinstance(first, str) else as_yaml(first)}{requirement.remedy}"
+                yield requirement.key, f"is {as_yaml(value)}, but {requirement.because}: {expected}"
+        if needs.in_flight is not None and offers.close_at is not None:
+            text = f"is {offers.close_at:g}, but {needs.in_flight}: expected null"
+            yield "task.close_at", text
 
     def warnings(self) -> Iterator[ConfigProblem]:
         """Yield (key, text) for options without effect and for a run without limit."""
         if not self.stop.has_limit:
             yield "stop", f"has no limit, so the run continues until it is stopped or the algorithm ends ({LIMITS})"
-        platform = getattr(self.task, "platform", None)
+        setup = self.setup
+        platform = setup.offers.platform
         if platform and self.device not in ("auto", platform):
             yield "device", f"is {self.device}, but task.platform is {platform}, which takes precedence: set only one"
         if self.repetitions == 1:
             yield from unused(self, ("repetition_groups",), "repetitions is 1")
-        if module("tasks", self.task.kind).OFFERS.compiled:
+        if setup.offers.compiled:
             why = f"the task {self.task.kind}"
             yield from (
                 (f"mpi.{name}", text)
                 for name, text in unused(self.mpi, ("chunk_size",), f"{why} has task.jobs_per_call for it")
             )
-            if hasattr(self.policy, "candidates_per_call"):
-                yield from (
-                    (f"policy.{name}", text)
-                    for name, text in unused(self.policy, ("candidates_per_call",), f"{why} compiles the policy")
-                )
-            if getattr(self.policy, "backend", "") == "tensorflow" and self.policy.kind != "network":
-                yield "policy.backend", f"is {self.policy.backend!r}, but does nothing: {why} compiles the policy"
-        if module("algorithms", self.algorithm.kind).NEEDS.searches != "vectors":
+            yield from (
+                (f"policy.{name}", text)
+                for name, text in unused(self.policy, setup.computes.own_calls, f"{why} compiles the policy")
+            )
+            if setup.computes.backend == "tensorflow" and "numpy" in setup.computes.backends:
+                yield "policy.backend", f"is 'tensorflow', but does nothing: {why} compiles the policy"
+        if setup.needs.searches != "vectors":
             why = f"the algorithm {self.algorithm.kind} learns from more than returns"
             for name, section, key in (("mpi", self.mpi, "update"), ("checkpoint", self.checkpoint, "full_interval")):
                 yield from ((f"{name}.{key}", text) for key, text in unused(section, (key,), why))
-        if not module("algorithms", self.algorithm.kind).NEEDS.noise:
+        if not setup.needs.noise:
             why = f"the algorithm {self.algorithm.kind} perturbs no parameters"
             if self.noise.kind != "table":
                 yield "noise.kind", f"is {self.noise.kind!r}, but does nothing: {why}"
             own = [field.name for field in dataclasses.fields(self.noise) if field.name != "kind"]
             yield from ((f"noise.{name}", text) for name, text in unused(self.noise, own, why))
+
+
+def _value(config: Config, key: str) -> object:
+    """Return the value of a dotted key, such as mpi.schedule."""
+    value: object = config
+    for name in key.split("."):
+        value = getattr(value, name)
+    return value

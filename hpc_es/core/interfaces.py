@@ -18,8 +18,8 @@ An algorithm searches one kind of problem: vectors, programs, or trajectories of
 `NEEDS`. A task declares in `OFFERS` for which kinds it can make a problem. Algorithms only know the problem, not the
 task.
 
-The module or class of a kind has `Options` (see `config.options`) and `build`. That of an algorithm also has `NEEDS`,
-and optionally `incompatibilities`; that of a task has `OFFERS`.
+The module or class of a kind has `Options` (see `config.options`) and `build`, and declares what others must know of it
+(`core.declarations`). That of an algorithm optionally has `incompatibilities`.
 """
 
 from __future__ import annotations
@@ -50,45 +50,10 @@ from hpc_es.core.data import (
     State,
     dataclass,
 )
+from hpc_es.core.declarations import Searched
 from hpc_es.core.keys import Keys
 from hpc_es.core.policy import Actor, Batch, Policy, Segments
-from hpc_es.core.population import Layout, Population
-
-Searched = Literal["vectors", "programs", "trajectories"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Needs:
-    """Requirements of an algorithm, declared as `NEEDS` of its module or class."""
-
-    searches: Searched  # kind of problem
-    policy: str = "mlp"  # default kind of policy, for tasks in which a policy acts
-    noise: bool = False  # whether it perturbs parameters with a `Noise`
-    max_rank: float = 0  # largest `noise.rank` that it supports: 0, 1 or infinite; squares are summed with rank 1 only
-    tensorflow: bool = False  # whether the algorithm itself uses TensorFlow, unless the policy is computed by JAX
-    gradients: bool = False  # whether chunks return gradients; results then depend on the chunks
-    columns: tuple[Column, ...] = ()  # further columns of the rows, filled by its `evaluate`
-    presets: Mapping[str, Json] = field(default_factory=dict)  # defaults of other sections of the config, by dotted key
-    growing: bool = False  # whether arrays of its state may change their shapes, such as an archive
-    stochastic: bool = False  # whether its policies return probabilities, from which actions are sampled
-    value: bool = False  # whether it learns a value function, for which custom networks have a further output
-    mixed: bool = False  # whether it adapts to discrete coordinates, and samples choices
-    injects: bool = False  # whether vectors from elsewhere, such as initial points, can replace its candidates
-
-
-@dataclass(frozen=True, kw_only=True)
-class Offers:
-    """Capabilities of a task, declared as `OFFERS` of its module or class."""
-
-    problems: tuple[Searched, ...]  # kinds of problem that the task can make
-    policy: bool = False  # whether a policy acts in the task
-    values: bool = False  # whether jobs have values to which `stop.target_value` can refer
-    any_chunks: bool = False  # whether results are independent of the chunks, except for gradients
-    info: bool = False  # whether `build` has the argument `info`, for the numbers of `report.info`
-    compiled: bool = False  # whether it compiles the pure form of the policy or a model, and chooses the jobs of a call
-    time_limits: tuple[str, ...] = ()  # options of the task that limit the time or the steps of a job
-    measures_centre: bool = False  # whether evaluations measure vectors without a policy: `hpc-es eval`, target_return
-    automatic_sizes: bool = False  # whether its options are `AutomaticSizes`
+from hpc_es.core.population import Factorisation, Layout, Population
 
 
 def no_barrier() -> None:
@@ -133,6 +98,8 @@ class Problem(Protocol):
     evaluation_episodes: int | None  # episodes per evaluation of the centre; None: evaluation.episodes; 0: none
     notices: tuple[str, ...]  # lines for the log at the start of the run
     coordinate_names: tuple[str, ...]  # column names of evaluations.csv; (): the file is not written
+    derives_fitness: bool  # whether `fitness` is not simply the return
+    combines_units: bool  # whether `unit` accepts several parts
 
     def carried(self) -> ProblemState:
         """Return the arrays of the problem before the first generation; most problems have none."""
@@ -281,6 +248,60 @@ class Task(Protocol):
 
 
 PROBE_SECONDS = 2.0  # of episodes, in the search for hidden state at a start
+
+
+@runtime_checkable
+class ClosableProblem(Protocol):
+    """A problem whose generations may be closed before all of their jobs are done (`Offers.close_at`)."""
+
+    def may_close(self, generation: int) -> bool:
+        """Return whether a generation may be closed early."""
+        ...
+
+    def close_generation(self, generation: int, rows: Rows) -> None:
+        """Record the jobs without a result of a generation that was closed, before its update; on rank 0."""
+        ...
+
+
+@runtime_checkable
+class StartsFromPoints(Protocol):
+    """A vector problem to which the user may have given points for the first generation."""
+
+    def unknown_points(self) -> int | None:
+        """Return the number of points without a value, None if there are no points."""
+        ...
+
+    def points_text(self, population: int) -> str:
+        """Return which points are candidates of a first generation of this size, "" if there are no points."""
+        ...
+
+
+@runtime_checkable
+class EvaluatesFactors(Protocol):
+    """A compiled vector problem that can evaluate candidates from their low-rank factors."""
+
+    def use_factors(self, factorisation: Factorisation) -> None:
+        """Evaluate them so; called once, before the first evaluation."""
+        ...
+
+
+@runtime_checkable
+class ChecksMemory(Protocol):
+    """A problem that knows how much memory of a device its calls need."""
+
+    def check_memory(self, state: Arrays) -> None:
+        """Raise ConfigError if a call, together with the arrays of a state, does not fit; for --check."""
+        ...
+
+
+@runtime_checkable
+class DescribesItself(Protocol):
+    """A task with lines of its own in the output of --check."""
+
+    @property
+    def check_lines(self) -> Sequence[str]:
+        """The lines, without indentation."""
+        ...
 
 
 @runtime_checkable

@@ -14,6 +14,7 @@ import numpy as np
 
 from hpc_es.config.options import Count, option, options, unused
 from hpc_es.core.data import Array, Float32, Normaliser, ObservationSpec, Spaces
+from hpc_es.core.declarations import Computes
 from hpc_es.core.errors import ConfigError, missing_text
 from hpc_es.core.policy import Actor
 from hpc_es.core.population import Explicit, Layout, Population
@@ -152,6 +153,12 @@ class VirtualBatchPolicy:
         assert self._fold is not None and normaliser is None, "with_reference comes first, and there are no statistics"
         folded = Explicit(self._policy.layout, self._fold(parameters.stacked()))
         return self._policy.bind_with(head, folded, None)
+
+
+def computes(options: Options) -> Computes:
+    """Return how a policy of this kind computes."""
+    own = ("candidates_per_call",)
+    return Computes(backend=options.backend, backends=("jax",), any_chunks=True, own_calls=own)
 
 
 def build(options: Options, spaces: Spaces) -> NetworkPolicy | VirtualBatchPolicy:

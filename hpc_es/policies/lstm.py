@@ -239,3 +239,6 @@ def build(options: Any, spaces: Spaces) -> LSTM:
     """Return the policy; ConfigError if observations are not flat."""
     require_flat(spaces, "lstm", lambda flat: LSTM(options, flat).layout.size)
     return LSTM(options, spaces)
+
+
+computes = shared.computes

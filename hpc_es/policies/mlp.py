@@ -197,3 +197,6 @@ def build(options: Any, spaces: Spaces) -> MLP:
     """Return the policy; ConfigError if observations are not flat."""
     require_flat(spaces, "mlp", lambda flat: MLP(options, flat).layout.size)
     return MLP(options, spaces)
+
+
+computes = shared.computes

@@ -27,6 +27,7 @@ from hpc_es.config.options import Count, PathText, option, options
 from hpc_es.config.registry import config_directory, import_function
 from hpc_es.config.source_code import source_hash
 from hpc_es.core.data import Box, Float32, Normaliser, ObservationSpec, Spaces
+from hpc_es.core.declarations import Computes
 from hpc_es.core.errors import ConfigError, failure_from_error, missing_text
 from hpc_es.core.global_generators import restored_generators
 from hpc_es.core.paths import expanded
@@ -178,6 +179,12 @@ class NetworkPolicy:
             return after, head.pure(xp, outputs[: self.head.outputs].astype(np.float32))
 
         return Pure(parameters, apply, self.network.memory())
+
+
+def computes(options: Options) -> Computes:
+    """Return how a policy of this kind computes."""
+    own = ("candidates_per_call",)
+    return Computes(backend=options.backend, backends=("jax", "tensorflow"), any_chunks=True, own_calls=own)
 
 
 def build(options: Options, spaces: Spaces) -> NetworkPolicy:

@@ -23,7 +23,8 @@ import numpy.typing as npt
 from hpc_es.algorithms.common.strategy import Strategy
 from hpc_es.config.options import Count, Probability, option, options
 from hpc_es.core.data import Array, Arrays, Chunk, Float64, Json, Outcome, Poll, Results, Rows, State, cut
-from hpc_es.core.interfaces import Needs, ProgramProblem
+from hpc_es.core.declarations import Needs
+from hpc_es.core.interfaces import ProgramProblem
 from hpc_es.core.keys import Purpose
 from hpc_es.programs import best_programs
 from hpc_es.programs.best_programs import UniquePriorityQueue

@@ -15,7 +15,8 @@ import numpy as np
 from hpc_es.algorithms.common.strategy import Strategy
 from hpc_es.config.options import Count, option, options
 from hpc_es.core.data import Array, Chunk, Float64, Json, Outcome, Poll, Results, Rows, State, cut
-from hpc_es.core.interfaces import Needs, ProgramProblem
+from hpc_es.core.declarations import Needs
+from hpc_es.core.interfaces import ProgramProblem
 from hpc_es.core.keys import Purpose
 from hpc_es.programs import best_programs
 

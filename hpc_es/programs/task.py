@@ -18,8 +18,9 @@ import numpy as np
 
 from hpc_es.config.options import Count, Limits, Natural, NonNegative, option, options
 from hpc_es.core.data import CORRECT, Array, Column, Jobs, Outcome, Poll, row_dtype
+from hpc_es.core.declarations import Offers, Searched
 from hpc_es.core.errors import ConfigError, UserError, install_command
-from hpc_es.core.interfaces import Cutting, Offers, Searched
+from hpc_es.core.interfaces import Cutting
 from hpc_es.core.keys import Keys
 from hpc_es.core.policy import Policy
 from hpc_es.programs.brainfuck import CHARACTERS, MAX_STEPS

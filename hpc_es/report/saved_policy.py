@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from hpc_es.algorithms.actor_critic.episodes import SamplingActor
-from hpc_es.config.options import Options, build_kind, field_hints, with_paths
-from hpc_es.config.registry import module, policy_builder, within_config_directory
+from hpc_es.config.options import Options, build_kind, with_paths
+from hpc_es.config.registry import policy_builder, within_config_directory
 from hpc_es.config.resolved import completed, named_user_kinds, parse_resolved, plain_data
 from hpc_es.config.schema import Config
 from hpc_es.core.closing import close
@@ -63,13 +63,13 @@ ROWS = 64  # rows per actor in a large batch: an actor stacks one copy of theta 
 class ReferenceBatch:
     """The reference observations of a training run, which are drawn again when a policy needs them."""
 
-    task: Any  # options of the task of the training run
+    config: Config  # of the training run
     keys: Keys
     sha256: str  # of the observations, in hexadecimal
 
     def observations(self, path: Path, count: int) -> Array:
         """Return the observations, [count, *shape]; CheckpointError if they differ from those of the training run."""
-        task = single_episodes(self.task)
+        task = single_episodes(self.config)
         try:
             observations = random_observations(task, self.keys, count)
         finally:
@@ -102,15 +102,19 @@ class StoredPolicy:
         """Mean and standard deviation of the observations, float32, and the clipping limit; None if not normalised."""
         if "observation_mean" not in self.shared:
             return None
-        limit: float = self.config.task.observation_normalization.limit
+        limit = self.config.setup.offers.observation_limit
+        if limit is None:
+            text = f"the task {self.config.task.kind!r} declares no Offers.observation_limit of normalised observations"
+            raise CheckpointError(f"{self.path}: {text}")
         return self.shared["observation_mean"], self.shared["observation_std"], limit
 
-    def policy(self, spaces: Spaces, **changes: object) -> Policy:
-        """Build the policy of the config; `changes` to options that this kind of policy lacks are ignored.
+    def policy(self, spaces: Spaces, in_numpy: bool = False) -> Policy:
+        """Build the policy of the config, computed by NumPy if asked for and possible.
 
         Raises CheckpointError if theta has another number of parameters.
         """
-        options = with_changes(self.config.policy, **changes)
+        changes = self.config.setup.computes.in_numpy if in_numpy else {}
+        options = dataclasses.replace(self.config.policy, **changes)
         with within_config_directory(self.config.directory):
             build = policy_builder(options.kind, self.config.algorithm.kind)
             policy: Policy = build(with_paths(options, "policy"), spaces)
@@ -127,18 +131,6 @@ class StoredPolicy:
     def bind(self, policy: Policy, rows: int) -> Actor:
         """Return an actor for `rows` episodes, all with the unperturbed theta."""
         return policy.bind(unperturbed(policy.layout, self.theta, rows), self.normaliser)
-
-
-def with_changes(options: Changed, **changes: object) -> Changed:
-    """Return a copy of an options dataclass; changes to fields that it does not have are ignored."""
-    known = {field.name for field in dataclasses.fields(options)}
-    return dataclasses.replace(options, **{name: value for name, value in changes.items() if name in known})
-
-
-def _has_numpy_backend(options: Any) -> bool:
-    """Return whether `backend` may be numpy, or text of any kind."""
-    choices = get_args(field_hints(type(options)).get("backend"))
-    return not choices or "numpy" in choices
 
 
 def read_policy(path: Path, which: Which | None = None, trust: Consent = False) -> StoredPolicy:
@@ -158,7 +150,7 @@ def read_evaluated(path: Path, which: Which | None = None, trust: Consent = Fals
     """Return the policy of a run or checkpoint like `read_policy`, or the parameters of a model."""
     file, snapshot, which = read_theta(path, which, trust)
     config = _parsed(file, snapshot)
-    if config.policy is None and not module("tasks", config.task.kind).OFFERS.measures_centre:
+    if config.policy is None and not config.setup.offers.measures_centre:
         see = "hpc-es inspect shows its contents, hpc-es export RUN best.npy writes its best vector"
         raise CheckpointError(f"{file}: holds no policy; {see}")
     return stored_policy(file, snapshot, which)
@@ -210,7 +202,7 @@ def stored_policy(path: Path, snapshot: Snapshot, which: Which) -> StoredPolicy:
     reference = None
     if sha256 := snapshot.provenance.get(REFERENCE_HASH):
         keys = Keys(config.seed, int(snapshot.identity.get("repetition", 0)))
-        reference = ReferenceBatch(config.task, keys, str(sha256))
+        reference = ReferenceBatch(config, keys, str(sha256))
     return StoredPolicy(path, config, which, generation, shared, reference)
 
 
@@ -257,14 +249,14 @@ def _better(path: Path, snapshot: Snapshot) -> tuple[Path, Snapshot]:
     return (beside, other) if same else (path, snapshot)
 
 
-def single_episodes(options: Any) -> Any:
-    """Return the task of these options with one episode per job, in which failed episodes are counted.
+def single_episodes(config: Config) -> Any:
+    """Return the task of a config with one episode per job, in which failed episodes are counted.
 
     Raises ConfigError if the environment cannot be made.
     """
     try:
         with remembered():
-            return build_kind("tasks", with_changes(options, episodes_per_job=1, on_failed_episode="drop"))
+            return build_kind("tasks", dataclasses.replace(config.task, **config.setup.offers.single_episodes))
     except READING as error:
         text = f"expected a task that can be built, found {unreadable_reason(error)}"
         raise ConfigError([("task", text)]) from error
@@ -273,7 +265,7 @@ def single_episodes(options: Any) -> Any:
 def require_stochastic(config: Config) -> None:
     """Raise UserError if actions cannot be sampled, because the policy is deterministic."""
     kind = config.algorithm.kind
-    if not module("algorithms", kind).NEEDS.stochastic:
+    if not config.setup.needs.stochastic:
         text = f"actions cannot be sampled: policies trained by {kind} are deterministic"
         raise UserError(f"{text}; use greedy actions, the default")
 
@@ -294,8 +286,7 @@ class LoadedPolicy:
         wrappers: AppliedWrappers | None = None,
         rng: np.random.Generator | None = None,
     ) -> None:
-        changes = {"backend": "numpy"} if _has_numpy_backend(source.config.policy) else {}
-        self.source, self.policy = source, source.policy(task.spaces, **changes)
+        self.source, self.policy = source, source.policy(task.spaces, in_numpy=True)
         self._task, self.wrappers, self._rng = task, wrappers, rng
         self._actors: list[Actor] = []
         self._rows = 0
@@ -424,7 +415,7 @@ def load_policy(
     task = build_kind("tasks", source.config.task)
     try:
         applied = _applied_wrappers(source) if env == "unwrapped" else None
-        is_wrapped = env == "wrapped" and getattr(source.config.task, "wrappers", None)
+        is_wrapped = env == "wrapped" and source.config.setup.offers.wrapped
         if is_wrapped and isinstance(task, ProbesHiddenState) and (warning := task.hidden_state_warning()):
             warnings.warn(warning, stacklevel=2)
         return LoadedPolicy(source, task, applied, np.random.default_rng(rng) if actions == "sampled" else None)
@@ -436,7 +427,7 @@ def load_policy(
 def _applied_wrappers(source: StoredPolicy) -> AppliedWrappers | None:
     """Return the wrappers of the task, None if it has none; UserError if one cannot be applied."""
     options = source.config.task
-    if not getattr(options, "wrappers", ()):
+    if not source.config.setup.offers.wrapped:
         return None
     from hpc_es.tasks.episodes.wrappers import applied_wrappers
 

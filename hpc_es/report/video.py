@@ -56,7 +56,7 @@ def write_video(source: StoredPolicy, seed: int, output: Path) -> None:
     """
     from hpc_es.report.saved_policy import single_episodes
 
-    with closing("the task", single_episodes(source.config.task)) as task:
+    with closing("the task", single_episodes(source.config)) as task:
         if not hasattr(task, "environment"):
             raise UserError(
                 f"a task of kind {source.config.task.kind!r} has no environment to record: leave --video out"

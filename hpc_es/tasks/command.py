@@ -43,15 +43,16 @@ from hpc_es.config.options import Limits, option, options
 from hpc_es.config.registry import config_directory
 from hpc_es.core import rank_output
 from hpc_es.core.data import ConfigData, Float64, Poll
+from hpc_es.core.declarations import Offers
 from hpc_es.core.errors import MAX_DETAILS, ConfigError, Failure, Problems, one_line
-from hpc_es.core.interfaces import Offers, RunContext
+from hpc_es.core.interfaces import RunContext
 from hpc_es.core.machine import AVAILABLE_CORES
 from hpc_es.core.paths import expanded
 from hpc_es.core.run_files import sha256_of
 from hpc_es.tasks.function import ObjectiveTask, initial_vector
 from hpc_es.tasks.functions import supervisor
 from hpc_es.tasks.functions.initial_points import initial_points
-from hpc_es.tasks.functions.options import ConfigProblem, SearchOptions
+from hpc_es.tasks.functions.options import ConfigProblem, SearchOptions, offers_of_search
 from hpc_es.tasks.functions.parameters import Scale, Value, decoded
 from hpc_es.tasks.functions.python_evaluator import (
     UNDECLARED_CONSTRAINTS,
@@ -62,7 +63,7 @@ from hpc_es.tasks.functions.python_evaluator import (
 )
 from hpc_es.tasks.functions.supervisor import STDERR, STDOUT
 
-OFFERS = Offers(problems=("vectors",), values=True, any_chunks=True, time_limits=("timeout_seconds",))
+OFFERS = Offers(problems=("vectors",), values=True, any_chunks=True)
 
 PREFIXES = (  # of environment variables that a program does not get
     *("PMI", "MPI_", "MPICH_", "MPIR_", "MPIEXEC_", "HYDRA_", "HYDI_", "HYD_", "I_MPI_HYDRA"),  # MPICH, Intel MPI
@@ -116,6 +117,11 @@ class Options(SearchOptions):
             for text in texts:
                 if text.startswith("~/") or SHELL_VARIABLE.search(text):
                     yield key, f"has {text!r}, which the program gets as it is: there is no shell that replaces it"
+
+
+def offers(options: Options) -> Offers:
+    """Return the capabilities under these options."""
+    return offers_of_search(OFFERS, options)
 
 
 def sources(section: ConfigData, directory: Path) -> dict[str, str]:

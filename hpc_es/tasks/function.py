@@ -24,13 +24,13 @@ from hpc_es.config.registry import config_path, import_function
 from hpc_es.config.source_code import source_hash
 from hpc_es.core.array_files import load_array
 from hpc_es.core.data import ConfigData, Float64
+from hpc_es.core.declarations import Offers, Searched
 from hpc_es.core.errors import ConfigError, Problems
-from hpc_es.core.interfaces import Offers, Searched
 from hpc_es.core.keys import Keys
 from hpc_es.core.policy import Policy
 from hpc_es.tasks.functions.constraints import ConstrainedProblem
 from hpc_es.tasks.functions.initial_points import InitialPoints, initial_points
-from hpc_es.tasks.functions.options import Bounds, ConfigProblem, Coordinates, SearchOptions, limits
+from hpc_es.tasks.functions.options import Bounds, ConfigProblem, Coordinates, SearchOptions, limits, offers_of_search
 from hpc_es.tasks.functions.problem import ObjectiveProblem
 from hpc_es.tasks.functions.python_evaluator import KEY, Evaluator, PythonEvaluator, objective
 
@@ -132,7 +132,7 @@ def _error(text: str) -> ConfigError:
     return ConfigError([("task.initial", text)])
 
 
-OFFERS = Offers(problems=("vectors",), values=True, any_chunks=True, time_limits=("timeout_seconds",))
+OFFERS = Offers(problems=("vectors",), values=True, any_chunks=True)
 
 
 @options
@@ -184,6 +184,11 @@ class ObjectiveTask:
     def close(self) -> None:
         """Close the evaluator."""
         self._evaluator.close()
+
+
+def offers(options: Options) -> Offers:
+    """Return the capabilities under these options."""
+    return offers_of_search(OFFERS, options)
 
 
 def sources(section: ConfigData, directory: Path) -> dict[str, str]:

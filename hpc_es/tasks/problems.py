@@ -58,6 +58,15 @@ class ProblemDefaults:
     coordinate_names: tuple[str, ...] = ()
     mixed: MixedCoordinates | None = None
     changing_fitness = False
+    derives_fitness = False
+    combines_units = False
+
+    def __init_subclass__(cls) -> None:
+        """Declare what a subclass defines, unless it does so itself."""
+        super().__init_subclass__()
+        for declared, method in (("derives_fitness", "fitness"), ("combines_units", "unit")):
+            if method in vars(cls) and declared not in vars(cls):
+                setattr(cls, declared, True)
 
     def first_candidates(self, population: int) -> Array | None:
         """Return None: the first candidates are samples."""
@@ -153,11 +162,6 @@ class VectorTask:
 
     def close(self) -> None:
         """Do nothing."""
-
-
-def ranks_returns(problem: object) -> bool:
-    """Return whether the fitness of a problem is the default, its return."""
-    return getattr(type(problem), "fitness", None) is ProblemDefaults.fitness
 
 
 PARAMETER_SPREAD = 0.1  # initial standard deviation of parameters; the columns of a layer's weights have length 1

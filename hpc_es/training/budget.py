@@ -10,11 +10,9 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 
-from hpc_es.algorithms.common.delay import DelayLine
 from hpc_es.config.schema import Config
 from hpc_es.core.interfaces import Problem
 from hpc_es.training.chunking import jobs_of_generation
-from hpc_es.training.compatibility import needs
 
 
 def may_be_cut(config: Config) -> bool:
@@ -24,14 +22,11 @@ def may_be_cut(config: Config) -> bool:
 
 def _why_whole(config: Config) -> str:
     """Return why generations of this config are not cut, or ""."""
-    algorithm = config.algorithm
-    if getattr(algorithm, "updates", "") == "asynchronous":
-        return "algorithm.updates is asynchronous"
-    if line := DelayLine.of(algorithm):
-        return f"algorithm.delay is {line.delay}"
-    if getattr(algorithm, "side_by_side", False):
-        return "algorithm.side_by_side is true"
-    return f"{algorithm.kind} needs whole batches" if needs(config).searches == "trajectories" else ""
+    needs = config.setup.needs
+    why = needs.asynchronous or needs.in_flight
+    if why is not None:
+        return str(why)
+    return f"{config.algorithm.kind} needs whole batches" if needs.searches == "trajectories" else ""
 
 
 def budget_warning(config: Config, problem: Problem, used: int = 0, generation: int = 0) -> str | None:
@@ -50,7 +45,7 @@ def budget_warning(config: Config, problem: Problem, used: int = 0, generation: 
         why, low, high = f"task.episodes_per_job, {per_job}", limit + more - per_job, limit + more
         return f"{key} is not a multiple of {why}: the run ends after {high}; {low} and {high} fit"
     why = _why_whole(config)
-    jobs = jobs_of_generation(config, problem) if _has_equal_generations(config) else 0
+    jobs = jobs_of_generation(config, problem) if config.setup.needs.equal_generations else 0
     if not jobs:
         return f"{key} may fall within a generation, and {why}: the run then ends after that generation"
     interval, measured = config.evaluation.interval, 0
@@ -72,11 +67,3 @@ def budget_warning(config: Config, problem: Problem, used: int = 0, generation: 
         return None
     fits = f"{low} and {high} fit" if low else f"{high} fits"
     return f"{key} is not the end of a generation, and {why}: the run ends after {high}; {fits}"
-
-
-def _has_equal_generations(config: Config) -> bool:
-    """Return whether all generations have the same number of jobs, and these are whole episodes."""
-    algorithm = config.algorithm
-    is_asynchronous = getattr(algorithm, "updates", "") == "asynchronous"
-    depends_on_steps = getattr(algorithm, "min_timesteps_per_generation", 0) or getattr(algorithm, "update_every", None)
-    return not (is_asynchronous or depends_on_steps or getattr(algorithm, "side_by_side", False))

@@ -17,12 +17,12 @@ import numpy as np
 
 from hpc_es.algorithms.common.delay import DelayLine
 from hpc_es.config.options import build_kind, with_paths
-from hpc_es.config.registry import is_user_kind, module, policy_builder, set_config_directory
+from hpc_es.config.registry import is_user_kind, policy_builder, set_config_directory
 from hpc_es.config.schema import USUAL_CHUNK, Config
 from hpc_es.core.closing import close
 from hpc_es.core.data import ConfigData, ProblemState, State, dataclass, row_dtype
 from hpc_es.core.errors import ConfigError, Problems
-from hpc_es.core.interfaces import Algorithm, AnyAlgorithm, Cutting, Problem, Task
+from hpc_es.core.interfaces import Algorithm, AnyAlgorithm, ClosableProblem, Cutting, Problem, Task
 from hpc_es.core.keys import Keys
 from hpc_es.core.paths import current_directory
 from hpc_es.core.policy import Actor, Policy
@@ -41,11 +41,10 @@ from hpc_es.training.compatibility import (
     fitness_mismatches,
     lacking,
     lacking_in_strategy,
-    needs,
-    offers,
     policy_option_mismatches,
     require_contract,
     search_mismatches,
+    vectors,
 )
 
 
@@ -71,7 +70,7 @@ def unit_of(config: Config) -> int:
 
 def cutting_of(config: Config, problem: Problem) -> Cutting:
     """Return how rounds may be cut into chunks; gradients depend on the chunks, so theirs are fixed."""
-    cutting: Cutting = "fixed" if needs(config).gradients else problem.cutting
+    cutting: Cutting = "fixed" if config.setup.needs.gradients else problem.cutting
     return cutting
 
 
@@ -80,10 +79,10 @@ def require_contracts(config: Config, built: BuiltTask) -> None:
 
     An algorithm gets counter noise in place of a table. Noise that the ranks share is checked when they build it.
     """
-    problems, keys, layout = Problems(), Keys(config.seed), getattr(built.problem, "layout", None)
-    noise: Noise | None = CounterNoise(keys, layout.size) if needs(config).noise and layout else None
-    kind = module("noise", config.noise.kind)
-    if noise is not None and is_user_kind(config.noise.kind) and not hasattr(kind, "share"):
+    problems, keys, searched = Problems(), Keys(config.seed), vectors(config, built.problem)
+    layout = searched.layout if searched is not None and config.setup.needs.noise else None
+    noise: Noise | None = None if layout is None else CounterNoise(keys, layout.size)
+    if layout is not None and is_user_kind(config.noise.kind) and not hasattr(config.setup.noise, "share"):
         with problems.collect(), abstract_as_problem("noise.kind"):
             noise = build_kind("noise", config.noise, keys, layout, None)
             require_contract("noise.kind", config.noise.kind, noise, Noise)
@@ -130,6 +129,11 @@ class Parts:
     def started_with(self, state: State) -> State:
         """Return this state as the first one of a run, with the earlier states of a delay line."""
         return state if self.delay_line is None else self.delay_line.start(state)
+
+    def closable(self) -> ClosableProblem:
+        """Return the problem, whose generations may be closed early."""
+        assert isinstance(self.problem, ClosableProblem)  # as `require_closable` has seen
+        return self.problem
 
     def carried(self, state: State) -> ProblemState:
         """Return the arrays of the problem that every rank has."""
@@ -180,10 +184,13 @@ def preflight(
         _check_output(directory)
     with problems.collect():
         is_new = not any((directory / "checkpoints").glob("checkpoint_*.h5"))
-        if is_new and getattr(config.policy, "init_from", None):
-            from hpc_es.training.init_from import load_source
+        if is_new and config.policy is not None:
+            from hpc_es.policies.networks.feed_forward import PolicyOptions
 
-            source = load_source(config.policy, built.policy if built else None, here)
+            if isinstance(config.policy, PolicyOptions) and config.policy.init_from:
+                from hpc_es.training.init_from import load_source
+
+                source = load_source(config.policy, built.policy if built else None, here)
     return built, source
 
 
@@ -245,7 +252,7 @@ def build_task(config: Config, repetition: int = 0, problems: Sequence[tuple[str
 
 def _build_once(config: Config, repetition: int) -> BuiltTask:
     """Build task, policy and problem; ConfigError if options or kinds do not fit each other."""
-    reductions = config.report.reductions() if offers(config).info else {}
+    reductions = config.report.reductions() if config.setup.offers.info else {}
     info = {"info": reductions} if reductions else {}
     with abstract_as_problem("task.kind"):
         task: Task = build_kind("tasks", config.task, repetition, **info)
@@ -263,14 +270,14 @@ def _build_once(config: Config, repetition: int) -> BuiltTask:
             problems.extend(policy_option_mismatches(config, task, policy))
         if (policy is None) == (task.spaces is None) and not [*search_mismatches(config)]:
             with problems.collect():
-                searches = needs(config).searches
+                searches = config.setup.needs.searches
                 with abstract_as_problem("task.kind"):
                     problem = task.problem(searches, policy, Keys(config.seed, repetition), unit_of(config))
                 require_contract("task.kind", config.task.kind, problem, PROBLEMS[searches])
                 problems.extend([*algorithm_mismatches(config, problem), *fitness_mismatches(config, problem)])
-                noise = module("noise", config.noise.kind)
-                factorisation = factorisation_of(config, problem.layout) if needs(config).noise else None
-                if needs(config).noise and hasattr(noise, "check"):
+                noise = config.setup.noise
+                factorisation = factorisation_of(config, problem.layout) if config.setup.needs.noise else None
+                if config.setup.needs.noise and hasattr(noise, "check"):
                     noise.check(
                         with_paths(config.noise, "noise"), factorisation.compact if factorisation else problem.layout
                     )
@@ -289,7 +296,7 @@ def build_parts(config: Config, world: World, built: BuiltTask, repetition: int 
     `shared` is the result of `shared_noise`, if there is one already.
     """
     task, policy, problem = built
-    keys, requirements = Keys(config.seed, repetition), needs(config)
+    keys, requirements = Keys(config.seed, repetition), config.setup.needs
     noise: Noise | None = None
     if requirements.noise:
         shared = shared_noise(config, world) if shared is None else shared
@@ -298,7 +305,7 @@ def build_parts(config: Config, world: World, built: BuiltTask, repetition: int 
     algorithm: AnyAlgorithm = build_kind("algorithms", config.algorithm, problem, noise, keys, unit)
     row = row_dtype((*problem.columns, *requirements.columns))
     cutting, line = cutting_of(config, problem), DelayLine.of(config.algorithm)
-    if getattr(config.algorithm, "side_by_side", False):
+    if requirements.side_by_side:
         from hpc_es.algorithms.common.side_by_side import AlternatingLine, side_by_side
 
         algorithm, line = side_by_side(algorithm), AlternatingLine()
@@ -323,9 +330,9 @@ def shared_noise(config: Config, world: World) -> object:
 
     Every rank of the world calls this.
     """
-    share = getattr(module("noise", config.noise.kind), "share", None)
+    share = getattr(config.setup.noise, "share", None)
     return (
         share(with_paths(config.noise, "noise"), Keys(config.seed), world)
-        if share is not None and needs(config).noise
+        if share is not None and config.setup.needs.noise
         else None
     )

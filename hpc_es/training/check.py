@@ -19,7 +19,16 @@ from hpc_es.core.closing import closing
 from hpc_es.core.data import Actions, Array, Box, Discrete, Jobs, MultiDiscrete, ObservationSpec, State
 from hpc_es.core.errors import ConfigError, Problems, RunError, failure_from_error
 from hpc_es.core.global_generators import restored_generators
-from hpc_es.core.interfaces import AnyAlgorithm, AnyProblem, ProbesHiddenState, Problem, Task, VectorProblem
+from hpc_es.core.interfaces import (
+    AnyAlgorithm,
+    AnyProblem,
+    ChecksMemory,
+    DescribesItself,
+    ProbesHiddenState,
+    Problem,
+    Task,
+    VectorProblem,
+)
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.core.paths import absolute
 from hpc_es.core.policy import Policy
@@ -37,8 +46,6 @@ from hpc_es.training.compatibility import (
     device_warnings,
     evaluates_factors,
     factorisation_of,
-    needs,
-    offers,
     rounding_warnings,
     uses_tensorflow,
 )
@@ -72,7 +79,7 @@ def check(config: Config, ranks: int | None = None, output: Path | None = None, 
     if state is not None and not any(key == "output" for key, _ in problems):
         with problems.collect():
             _check_space(config, state, directory)
-    if state is not None and not problems and hasattr(problem, "check_memory"):
+    if state is not None and not problems and isinstance(problem, ChecksMemory):
         with problems.collect():
             problem.check_memory({**state.shared, **state.master})
     differing: list[str] = []
@@ -82,7 +89,7 @@ def check(config: Config, ranks: int | None = None, output: Path | None = None, 
             if state is not None and config.policy.init_optimizer:
                 apply_optimizer(state, source)
     is_custom = policy is not None and (is_user_kind(config.policy.kind) or config.policy.kind == "network")
-    if policy is not None and is_custom and not offers(config).compiled and not jax_setup.only_traces():
+    if policy is not None and is_custom and not config.setup.offers.compiled and not jax_setup.only_traces():
         with problems.collect():
             _check_act(config, task, policy)
     if call and config.task.kind == "function":
@@ -91,8 +98,8 @@ def check(config: Config, ranks: int | None = None, output: Path | None = None, 
     problems.raise_any()
     lines = [f"config is valid: {config.name}"]
     lines += _searched_lines(config, task, policy, problem)
-    lines += [f"  {line}" for line in getattr(task, "check_lines", ())]
-    lines += _noise_lines(config, problem, policy) if needs(config).noise else []
+    lines += [f"  {line}" for line in (task.check_lines if isinstance(task, DescribesItself) else ())]
+    lines += _noise_lines(config, problem, policy) if config.setup.needs.noise else []
     lines.append(f"  chunks: {chunks(config, problem)}")
     if numbers:
         chosen = ", ".join(f"task.{name} {number}" for name, number in numbers.items())
@@ -118,11 +125,11 @@ def _searched_lines(config: Config, task: Task, policy: Policy | None, problem: 
         kind = f"Box of {len(actions.low)}" if isinstance(actions, Box) else str(actions)
         size = f", parameters {policy.layout.size:,}" if policy else ""
         lines.append(f"  observations {task.spaces.observations}, actions {kind}{size}")
-    elif offers(config).values:
+    elif config.setup.offers.values:
         lines.append(f"  objective {task.name}, of {problem.size:,} numbers")  # type: ignore[union-attr]
     if policy is not None:
         lines += layer_lines(policy.layout)
-    elif offers(config).values:
+    elif config.setup.offers.values:
         lines += layer_lines(problem.layout)  # type: ignore[union-attr]
     return lines
 
@@ -151,7 +158,7 @@ def _noise_lines(config: Config, problem: VectorProblem, policy: Policy | None) 
         factored: Sequence[str] | None = None
         if evaluates_factors(config, problem):
             factored = problem.factored()  # type: ignore[attr-defined]
-        elif isinstance(policy, NetworkPolicy) and not offers(config).compiled and needs(config).max_rank > 1:
+        elif isinstance(policy, NetworkPolicy) and not config.setup.offers.compiled and config.setup.needs.max_rank > 1:
             factored = policy.factored(tuple(factorisation.matrices))
         if factored is not None:
             formed = [name for name in factorisation.matrices if name not in factored]
@@ -252,7 +259,7 @@ def chunks(config: Config, problem: Problem) -> str:
     chunk_size, unit = config.mpi.chunk_size, problem.chunk_size or unit_of(config)
     if cutting_of(config, problem) != "fixed":
         return "as many jobs as fit the ranks" if chunk_size == "auto" else f"{chunk_size} jobs (mpi.chunk_size)"
-    if offers(config).compiled:
+    if config.setup.offers.compiled:
         return f"{unit} jobs (task.jobs_per_call)"
     return f"{unit} jobs: results depend on it, so it does not follow the ranks"
 

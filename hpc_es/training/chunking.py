@@ -6,7 +6,7 @@ Unless `cutting` is "fixed" no result depends on either, so rank 0 adapts both t
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -25,7 +25,7 @@ from hpc_es.mpi.scheduler import evaluators
 from hpc_es.mpi.world import World
 from hpc_es.training.build import Parts, cutting_of, unit_of
 from hpc_es.training.chunk_sizes import CHUNK_BYTES, FIRST_JOBS, Cut, StepCosts, best_cut, evenly, first_cut_at_once
-from hpc_es.training.compatibility import uses_tensorflow
+from hpc_es.training.compatibility import uses_tensorflow, vectors
 
 USUAL = USUAL_CHUNK  # jobs of a chunk; batching more of them hardly speeds a policy up
 SMALLEST_USUAL = 4  # jobs of a chunk at the end of a round
@@ -209,8 +209,11 @@ class JobDurations:
     No result depends on it: the order in which jobs are handed out is all that follows from durations.
     """
 
-    def __init__(self, problem: Problem) -> None:
-        self._choices = mixed.choices if (mixed := getattr(problem, "mixed", None)) else {}
+    def __init__(self, choices: Mapping[int, int]) -> None:
+        """Args:
+        choices: number of categories by index of a coordinate, of those that are choices.
+        """
+        self._choices = choices
         self._vectors: Float64 | None = None  # float64[candidates, features]
         self._logarithms: Float64 = np.zeros(0)  # of the seconds, float64[candidates]
 
@@ -248,6 +251,11 @@ class JobDurations:
         return np.concatenate([numbers, *indicators], axis=1, dtype=np.float64)
 
 
+def _choices(config: Config, problem: Problem) -> Mapping[int, int]:
+    searched = vectors(config, problem)
+    return searched.mixed.choices if searched is not None and searched.mixed is not None else {}
+
+
 class ChunkPlanner:
     """Chooses the plan of the next generation; rank 0 broadcasts its own to the others."""
 
@@ -256,10 +264,10 @@ class ChunkPlanner:
         self._costs, self._evaluated = StepCosts(), evaluated
         self._plans, self._planned = 0, 0.0  # number of plans by costs; when the last one was made
         self._planning_seconds = 0.0  # that it took
-        self._candidate_bytes = candidate_bytes(parts)
-        self._durations, self._orders_jobs = JobDurations(parts.problem), False
+        self._candidate_bytes = candidate_bytes(config, parts)
+        self._durations, self._orders_jobs = JobDurations(_choices(config, parts.problem)), False
         chunk_size, cutting = config.mpi.chunk_size, parts.cutting
-        self._closes = getattr(config.task, "close_at", None) is not None
+        self._closes = config.setup.offers.close_at is not None
         self.is_adaptive = cutting != "fixed" and chunk_size == "auto" and not self._closes
         self.plan = self._plan(Cut(1, 1) if self._closes else self._in_calls(first_cut(cutting, chunk_size)), 0)
 
@@ -273,7 +281,7 @@ class ChunkPlanner:
     def start(self, state: State) -> str | None:
         """Choose who evaluates the first generation; return a warning about ranks without work, or None."""
         jobs = 0
-        if getattr(self._config.algorithm, "updates", "") != "asynchronous":
+        if self._config.setup.needs.asynchronous is None:
             jobs = training_jobs(self._parts.algorithm.ask(state, 0, np.zeros(0, self._parts.row), NO_FITNESS))
         if not self._world.fault_handler.is_fault_tolerant:
             self.plan = self._plan(self.plan.cut, jobs)
@@ -307,7 +315,7 @@ class ChunkPlanner:
     def _candidates(self, state: State) -> Float64 | None:
         """Return the candidates of the first round of a generation, float64[jobs, size]; None if jobs have no order."""
         algorithm = self._parts.algorithm
-        if not isinstance(algorithm, Strategy) or type(algorithm).candidates is Strategy.candidates:
+        if not isinstance(algorithm, Strategy) or not algorithm.has_candidates:
             return None  # searches for programs have no vectors
         if self._parts.cutting != "one by one" or self._world.size == 1 or self._parts.delay_line is not None:
             return None
@@ -377,14 +385,14 @@ def idle_warning(config: Config, problem: Problem, ranks: int) -> str | None:
 
 
 def _unit(config: Config, problem: Problem) -> int:
-    return getattr(problem, "chunk_size", None) or unit_of(config)
+    return problem.chunk_size or unit_of(config)
 
 
 def jobs_of_generation(config: Config, problem: Problem) -> int:
     """Return the number of training jobs of the first round before a run is built."""
     unit = _unit(config, problem)
     if uses_tensorflow(config):  # the algorithm is not built, as that would import it
-        jobs = int(getattr(config.algorithm, "batch_size", 0))
+        jobs = config.setup.needs.jobs or 0
     else:
         algorithm = build_kind("algorithms", config.algorithm, problem, None, Keys(config.seed), unit)
         state = problem.carried().merge_into(algorithm.initial())
@@ -392,12 +400,12 @@ def jobs_of_generation(config: Config, problem: Problem) -> int:
     return jobs
 
 
-def candidate_bytes(parts: Parts) -> int:
+def candidate_bytes(config: Config, parts: Parts) -> int:
     """Return the bytes of what is formed of a candidate: its factors with noise of low rank, else its parameters."""
     if isinstance(parts.noise, FactorisedNoise):
         return 4 * parts.noise.factorisation.compact.size
-    layout = getattr(parts.problem, "layout", None)
-    return 4 * layout.size if layout is not None else 0
+    searched = vectors(config, parts.problem)
+    return 4 * searched.layout.size if searched is not None else 0
 
 
 def training_jobs(chunks: Sequence[Chunk]) -> int:

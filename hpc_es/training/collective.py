@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -191,6 +191,14 @@ def contiguous(arrays: Arrays) -> dict[str, Array]:
     return {name: np.asarray(array, order="C") for name, array in arrays.items()}
 
 
+class Transfer(NamedTuple):
+    """How the shared arrays of a state are sent; see `SharedState.plan`."""
+
+    to_send: int = 0  # whether any are sent
+    mask: int = 0  # of those that changed
+    reshaped: int = 0  # of those with another shape
+
+
 class SharedState:
     """The state on every rank; in a replicated update, where every rank updates it, it is sent completely and once."""
 
@@ -205,17 +213,17 @@ class SharedState:
         self._arrays.reset()
         self._was_sent = False
 
-    def plan(self, state: State) -> tuple[int, int, int]:
+    def plan(self, state: State) -> Transfer:
         """Return, on rank 0, whether to send the state, and the plan of `SharedArrays`."""
-        return 0 if self._was_sent else 1, *self._arrays.plan(self._sent_arrays(state))
+        return Transfer(0 if self._was_sent else 1, *self._arrays.plan(self._sent_arrays(state)))
 
-    def without_arrays(self, state: State, to_send: bool) -> State:
+    def without_arrays(self, state: State, to_send: int) -> State:
         """Return the argument of `broadcast`: on ranks that receive arrays, one with empty arrays, to free memory."""
         return state if self._world.rank == 0 or not to_send else replace(self._empty, generation=state.generation)
 
-    def broadcast(self, state: State, plan: tuple[int, int, int]) -> State:
+    def broadcast(self, state: State, transfer: Transfer) -> State:
         """Return the state with rank 0's arrays; on other ranks `master` is empty unless the update is replicated."""
-        to_send, mask, reshaped = plan
+        to_send, mask, reshaped = transfer
         if not to_send:
             return state
         arrays = self._arrays.broadcast(self._sent_arrays(state), (mask, reshaped))

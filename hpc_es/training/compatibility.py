@@ -9,21 +9,22 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from hpc_es.algorithms.common.ranking import default_population
 from hpc_es.algorithms.common.strategy import Strategy
 from hpc_es.config.registry import is_user_kind, kinds, module
 from hpc_es.config.schema import Config
 from hpc_es.core.data import Box
+from hpc_es.core.declarations import Searched
 from hpc_es.core.errors import ConfigError, ConfigProblem, missing_text
 from hpc_es.core.interfaces import (
     Algorithm,
-    Needs,
-    Offers,
+    ClosableProblem,
+    EvaluatesFactors,
     Problem,
     ProgramProblem,
-    Searched,
+    StartsFromPoints,
     Task,
     TrajectoryProblem,
     VectorProblem,
@@ -32,25 +33,20 @@ from hpc_es.core.policy import Policy
 from hpc_es.core.population import Factorisation, Layout, Noise
 from hpc_es.devices import jax_setup
 from hpc_es.devices.decision import DeviceRequest, Library
-from hpc_es.tasks.problems import ranks_returns
-
-
-def needs(config: Config) -> Needs:
-    """Return the requirements of the algorithm."""
-    requirements: Needs = module("algorithms", config.algorithm.kind).NEEDS
-    return requirements
-
-
-def offers(config: Config) -> Offers:
-    """Return the capabilities of the task."""
-    capabilities: Offers = module("tasks", config.task.kind).OFFERS
-    return capabilities
+from hpc_es.noise import NoiseOptions
 
 
 def factorisation_of(config: Config, layout: Layout) -> Factorisation | None:
     """Return which parts of a layout have low-rank perturbations; None without `noise.rank`."""
-    rank: int | None = getattr(config.noise, "rank", None)
-    return Factorisation(layout, rank, tuple(config.noise.full)) if rank and needs(config).max_rank else None
+    noise = config.noise
+    if not isinstance(noise, NoiseOptions) or not noise.rank or not config.setup.needs.max_rank:
+        return None
+    return Factorisation(layout, noise.rank, tuple(noise.full))
+
+
+def vectors(config: Config, problem: Problem) -> VectorProblem | None:
+    """Return the problem if the algorithm searches a vector, else None."""
+    return cast(VectorProblem, problem) if config.setup.needs.searches == "vectors" else None
 
 
 def evaluates_factors(config: Config, problem: Problem) -> bool:
@@ -58,17 +54,17 @@ def evaluates_factors(config: Config, problem: Problem) -> bool:
 
     Strategies that need rank 1 scale each parameter on its own, so that their candidates are formed.
     """
-    return hasattr(problem, "use_factors") and needs(config).max_rank > 1
+    return isinstance(problem, EvaluatesFactors) and config.setup.needs.max_rank > 1
 
 
 def uses_tensorflow(config: Config) -> bool:
     """Return whether the algorithm itself uses TensorFlow."""
-    return needs(config).tensorflow and getattr(config.policy, "backend", "") != "jax"
+    return config.setup.needs.tensorflow and config.setup.computes.backend != "jax"
 
 
 def require_gradient(config: Config, name: str) -> None:
     """Raise ConfigError if the algorithm has no loss; `name` is the function that needs one."""
-    if not needs(config).gradients:
+    if not config.setup.needs.gradients:
         others = [kind for kind in kinds("algorithms") if module("algorithms", kind).NEEDS.gradients]
         text = f"is {config.algorithm.kind!r}, which has no loss: {name} is for {_either(others)}"
         raise ConfigError([("algorithm.kind", text)])
@@ -76,15 +72,15 @@ def require_gradient(config: Config, name: str) -> None:
 
 def device_request(config: Config) -> DeviceRequest | None:
     """Return the device that the config requests; None if neither TensorFlow nor JAX computes."""
-    backend = getattr(config.policy, "backend", "")
+    backend, offers = config.setup.computes.backend, config.setup.offers
     library: Library
-    if offers(config).compiled or backend == "jax":
+    if offers.compiled or backend == "jax":
         library = "jax"
     elif backend == "tensorflow" or uses_tensorflow(config):
         library = "tensorflow"
     else:
         return None
-    platform = getattr(config.task, "platform", None) if offers(config).compiled else None
+    platform = offers.platform
     key = "task.platform" if platform else "device"
     return DeviceRequest(library, platform or config.device, config.mpi.ranks_per_gpu, key)
 
@@ -94,8 +90,8 @@ def device_request(config: Config) -> DeviceRequest | None:
 
 def search_mismatches(config: Config) -> Iterator[ConfigProblem]:
     """Yield a problem if the algorithm cannot search the task."""
-    problems, task = offers(config).problems, config.task.kind
-    searches, algorithm = needs(config).searches, config.algorithm.kind
+    problems, task = config.setup.offers.problems, config.task.kind
+    searches, algorithm = config.setup.needs.searches, config.algorithm.kind
     if searches not in problems:
         tasks = [kind for kind in kinds("tasks") if searches in module("tasks", kind).OFFERS.problems]
         algorithms = [kind for kind in kinds("algorithms") if module("algorithms", kind).NEEDS.searches in problems]
@@ -108,7 +104,7 @@ def search_mismatches(config: Config) -> Iterator[ConfigProblem]:
 
 def policy_mismatches(config: Config) -> Iterator[ConfigProblem]:
     """Yield a problem if the task needs a policy and there is none, or the other way round."""
-    task, acts = config.task.kind, offers(config).policy
+    task, acts = config.task.kind, config.setup.offers.policy
     if acts and config.policy is None:
         yield "policy", f"is null, but the task {task!r} needs a policy, such as {{kind: mlp}}"
     if not acts and config.policy is not None:
@@ -117,7 +113,7 @@ def policy_mismatches(config: Config) -> Iterator[ConfigProblem]:
 
 def target_mismatches(config: Config) -> Iterator[ConfigProblem]:
     """Yield a problem for each target of `stop:` that the task does not support."""
-    task, offered = config.task.kind, offers(config)
+    task, offered = config.task.kind, config.setup.offers
     if not (offered.policy or offered.measures_centre) and config.stop.target_return is not None:
         yield "stop.target_return", f"the task {task!r} has no returns of evaluation episodes: expected null"
     if not offered.values and config.stop.target_value is not None:
@@ -127,7 +123,7 @@ def target_mismatches(config: Config) -> Iterator[ConfigProblem]:
 
 def patience_mismatches(config: Config) -> Iterator[ConfigProblem]:
     """Yield a problem if `stop.patience` is set and the run has neither evaluations nor the values of an objective."""
-    offered = offers(config)
+    offered = config.setup.offers
     if config.stop.patience is None or offered.values:
         return
     if offered.problems == ("programs",):
@@ -140,7 +136,7 @@ def patience_mismatches(config: Config) -> Iterator[ConfigProblem]:
 
 def info_mismatches(config: Config) -> Iterator[ConfigProblem]:
     """Yield a problem if `report.info` has keys and the task has no infos."""
-    if config.report.info and not offers(config).info:
+    if config.report.info and not config.setup.offers.info:
         others = [kind for kind in kinds("tasks") if module("tasks", kind).OFFERS.info]
         text = f"has keys, but the task {config.task.kind!r} has no infos: expected none"
         yield "report.info", f"{text}, or task.kind: {_either(others)}"
@@ -148,8 +144,9 @@ def info_mismatches(config: Config) -> Iterator[ConfigProblem]:
 
 def rank_mismatches(config: Config) -> Iterator[ConfigProblem]:
     """Yield a problem if the algorithm does not support `noise.rank`, or the policy has an option for it only."""
-    rank, most = getattr(config.noise, "rank", None), needs(config).max_rank
-    if rank is not None and rank > most and needs(config).noise:
+    rank = config.noise.rank if isinstance(config.noise, NoiseOptions) else None
+    most = config.setup.needs.max_rank
+    if rank is not None and rank > most and config.setup.needs.noise:
         algorithm = config.algorithm.kind
         if most:
             text = f"is {rank}, but {algorithm!r} sums squares of perturbations, which only rank 1 allows"
@@ -158,9 +155,9 @@ def rank_mismatches(config: Config) -> Iterator[ConfigProblem]:
             able = [kind for kind in kinds("algorithms") if module("algorithms", kind).NEEDS.max_rank >= rank]
             text = f"is {rank}, but {algorithm!r} does not support low-rank perturbations: expected null"
             yield "noise.rank", f"{text}, or algorithm.kind: {_either(able)}"
-    product = getattr(config.policy, "low_rank_product", "rows")
-    if product != "rows" and (rank is None or not most):
-        yield "policy.low_rank_product", f"is {product!r}, but noise.rank is null: remove it, or set noise.rank: 1"
+    setting = config.setup.computes.low_rank_only
+    if setting is not None and (rank is None or not most):
+        yield setting.key, f"is {setting.value!r}, but noise.rank is null: remove it, or set noise.rank: 1"
 
 
 def device_mismatches(config: Config) -> Iterator[ConfigProblem]:
@@ -168,8 +165,8 @@ def device_mismatches(config: Config) -> Iterator[ConfigProblem]:
     request = device_request(config)
     if request is None and config.device == "gpu":
         text = f"is gpu, but the task {config.task.kind!r}"
-        backend = getattr(config.policy, "backend", None)
-        text += f" and the policy {config.policy.kind!r} (backend: {backend})" if backend else ""
+        computes = config.setup.computes
+        text += f" and the policy {config.policy.kind!r} (backend: {computes.backend})" if computes.backends else ""
         remedy = "policy.backend: tensorflow, task.kind: jax_episodes or model, or device: auto"
         yield "device", f"{text} compute with NumPy on the CPU: expected {remedy}"
 
@@ -187,9 +184,9 @@ def device_warnings(config: Config) -> Iterator[str]:
 
 def missing_for_policy(config: Config) -> Iterator[ConfigProblem]:
     """Yield a problem if the backend of the policy is not installed."""
-    backend = getattr(config.policy, "backend", "")
-    if backend in ("jax", "tensorflow") and (missing := missing_text(backend)):
-        other = ", or choose numpy" if backend == "tensorflow" and config.policy.kind != "network" else ""
+    backend, backends = config.setup.computes.backend, config.setup.computes.backends
+    if backend != "numpy" and (missing := missing_text(backend)):
+        other = ", or choose numpy" if "numpy" in backends else ""
         yield "policy.backend", f"is {backend}, which needs {missing}{other}"
 
 
@@ -202,7 +199,7 @@ def missing_for_algorithm(config: Config) -> Iterator[ConfigProblem]:
 
 def missing_for_task(config: Config) -> Iterator[ConfigProblem]:
     """Yield a problem if a package that the task needs is not installed."""
-    if module("tasks", config.task.kind).OFFERS.compiled and (text := missing_text("jax")):
+    if config.setup.offers.compiled and (text := missing_text("jax")):
         yield "task.kind", f"is {config.task.kind}, which needs {text}"
 
 
@@ -234,38 +231,52 @@ def _either(names: Sequence[str]) -> str:
 
 def algorithm_mismatches(config: Config, problem: Problem) -> Iterator[ConfigProblem]:
     """Yield a problem for each option of the algorithm that does not fit the problem."""
-    algorithm = module("algorithms", config.algorithm.kind)
-    mixed = getattr(problem, "mixed", None)
-    if mixed is not None and mixed.choices and not needs(config).mixed:
+    algorithm = config.setup.algorithm
+    searched = vectors(config, problem)
+    mixed = None if searched is None else searched.mixed
+    if mixed is not None and mixed.choices and not config.setup.needs.mixed:
         text = f"is {config.algorithm.kind!r}, which cannot sample choices and booleans"
         remedy = "or {integer: true, low: 0, high: 1} in place of a boolean, which is rounded"
         yield "algorithm.kind", f"{text}: expected {_either(mixed_strategies())}, {remedy}"
+    if searched is not None and searched.changing_fitness and config.setup.needs.side_by_side:
+        text = "is true, but searches side by side would share what changes the fitness of this task, such as the "
+        text += "coefficients of task.constraint_handling: augmented_lagrangian"
+        yield "algorithm.side_by_side", f"{text}: expected false"
+    yield from closing_mismatches(config, problem)
     yield from _injection_mismatches(config, problem)
     if hasattr(algorithm, "incompatibilities"):
         yield from algorithm.incompatibilities(config.algorithm, problem)
     yield from factorisation_mismatches(config, problem)
-    if needs(config).gradients and not ranks_returns(problem):
+    if config.setup.needs.gradients and problem.derives_fitness:
         text = f"is {config.algorithm.kind!r}, which follows gradients of returns, but the task derives its own fitness"
         yield "algorithm.kind", f"{text}: expected an algorithm that ranks jobs, such as 'es' or 'cma_es'"
 
 
+def closing_mismatches(config: Config, problem: Problem) -> Iterator[ConfigProblem]:
+    """Yield a problem if the task closes generations early, and its problem lacks the methods for it."""
+    if config.setup.offers.close_at is not None and not isinstance(problem, ClosableProblem):
+        text = f"is {config.task.kind!r}, which declares Offers.close_at, but {type(problem).__name__} lacks may_close "
+        yield "task.kind", f"{text}and close_generation: define them (hpc_es.extend.ClosableProblem)"
+
+
 def fitness_mismatches(config: Config, problem: Problem) -> Iterator[ConfigProblem]:
     """Yield a problem if `stop.patience` would compare evaluations that the task does not compare by their return."""
-    if config.stop.patience is None or offers(config).values:
+    if config.stop.patience is None or config.setup.offers.values:
         return
     if problem.evaluation_episodes == 0:
         yield "stop.patience", f"the task {config.task.kind!r} has no evaluations: expected null"
-    elif not ranks_returns(problem):
+    elif problem.derives_fitness:
         text = f"compares mean returns, but the task {config.task.kind!r} derives its own fitness: expected null"
         yield "stop.patience", text
 
 
 def factorisation_mismatches(config: Config, problem: Problem) -> Iterator[ConfigProblem]:
     """Yield a problem if `noise.full` names no matrix, or if there is no matrix of low rank."""
-    layout: Layout | None = getattr(problem, "layout", None)
-    factorisation = factorisation_of(config, layout) if layout is not None else None
-    if layout is None or factorisation is None:
+    searched = vectors(config, problem)
+    factorisation = factorisation_of(config, searched.layout) if searched is not None else None
+    if searched is None or factorisation is None:
         return
+    layout = searched.layout
     matrices = list(Factorisation(layout, factorisation.rank).matrices)
     wrong = [name for name in factorisation.full if name not in matrices]
     if not matrices:
@@ -284,17 +295,17 @@ def factorisation_mismatches(config: Config, problem: Problem) -> Iterator[Confi
 
 def _injection_mismatches(config: Config, problem: Problem) -> Iterator[ConfigProblem]:
     """Yield a problem if the algorithm cannot use the initial points of a task, or not all of them."""
-    points = getattr(problem, "initial_points", None)
-    if points is None:
+    unknown = problem.unknown_points() if isinstance(problem, StartsFromPoints) else None
+    if unknown is None:
         return
-    if not needs(config).injects:
+    if not config.setup.needs.injects:
         others = [kind for kind in kinds("algorithms") if module("algorithms", kind).NEEDS.injects]
         text = f"is set, but the candidates of {config.algorithm.kind!r} are perturbations of its own"
         yield "task.initial_points", f"{text}: expected algorithm.kind: {_either(others)}"
         return
     population = _first_population(config, problem)
-    if points.unknown > population:
-        text = f"has {points.unknown:,} points without a value, but the first generation has {population:,} candidates"
+    if population is not None and unknown > population:
+        text = f"has {unknown:,} points without a value, but the first generation has {population:,} candidates"
         yield "task.initial_points", f"{text}: remove points, or raise algorithm.population_size"
 
 
@@ -305,17 +316,24 @@ def mixed_strategies() -> list[str]:
 
 def points_text(config: Config, problem: Problem) -> str:
     """Return which initial points of an objective are used; "" if there are none."""
-    points = getattr(problem, "initial_points", None)
-    return "" if points is None else str(points.use_text(_first_population(config, problem)))
+    population = _first_population(config, problem)
+    return problem.points_text(population) if isinstance(problem, StartsFromPoints) and population else ""
 
 
-def _first_population(config: Config, problem: Problem) -> int:
-    return int(config.algorithm.population_size or default_population(problem.size))  # type: ignore[attr-defined]
+def _first_population(config: Config, problem: Problem) -> int | None:
+    """Return the size of the first population of a `DistributionStrategy`; None for other algorithms."""
+    from hpc_es.algorithms.common.distribution import Options
+
+    searched, options = vectors(config, problem), config.algorithm
+    if searched is None or not isinstance(options, Options):
+        return None
+    return options.population_size or default_population(searched.size)
 
 
 def rounding_warnings(config: Config, problem: Problem) -> list[str]:
     """Return a warning if discrete parameters are only rounded, which often ends a search early."""
-    if getattr(problem, "mixed", None) is None or needs(config).mixed:
+    searched = vectors(config, problem)
+    if searched is None or searched.mixed is None or config.setup.needs.mixed:
         return []
     text = f"algorithm.kind: is {config.algorithm.kind!r}, which only rounds discrete parameters"
     return [f"{text} and often ends far from the optimum: try {_either(mixed_strategies())}"]
@@ -328,9 +346,9 @@ def policy_option_mismatches(config: Config, task: Task, policy: Policy | None) 
         if not isinstance(actions, Box):
             text = f"is {policy.action_noise_std:g}, but noise cannot be added to actions {actions}: remove it"
             yield "policy.action_noise_std", text
-    is_network = policy is not None and config.policy.kind == "network"
-    if offers(config).compiled and is_network and config.policy.backend != "jax":
-        text = f"is {config.policy.backend}, but the task {config.task.kind} compiles policies in JAX: expected jax"
+    computes = config.setup.computes
+    if config.setup.offers.compiled and computes.backend == "tensorflow" and "numpy" not in computes.backends:
+        text = f"is tensorflow, but the task {config.task.kind} compiles policies in JAX: expected jax"
         yield "policy.backend", text
     interval = config.report.export_interval
     if not interval:

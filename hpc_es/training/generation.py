@@ -39,7 +39,6 @@ from hpc_es.core.data import (
 from hpc_es.core.errors import RunError
 from hpc_es.core.interfaces import AnyAlgorithm, Problem
 from hpc_es.mpi.world import decode, encode
-from hpc_es.tasks.problems import ProblemDefaults, ranks_returns
 from hpc_es.training.build import Parts
 from hpc_es.training.chunk_sizes import CHUNK_TIME
 from hpc_es.training.chunking import CutPlan, first_jobs, recut
@@ -265,7 +264,7 @@ def require_learned(parts: Parts, chunk: Chunk, learned: Sequence[Sequence[Array
     Also raised if units may be divided and the problem does not define how to combine their parts.
     """
     problem = parts.problem
-    may_divide, combines = parts.cutting != "fixed" and parts.unit > 1, type(problem).unit is not ProblemDefaults.unit
+    may_divide, combines = parts.cutting != "fixed" and parts.unit > 1, problem.combines_units
     if may_divide and not combines and any(map(any, learned)):
         text = (
             f"Outcome.learned has items, but cutting {parts.cutting!r} divides units of {parts.unit} jobs among chunks"
@@ -298,7 +297,7 @@ def fitness_of(parts: Parts, state: State, rows: Rows) -> Float64:
     if not len(rows):
         return NO_FITNESS
     problem = parts.problem
-    if ranks_returns(problem):
+    if not problem.derives_fitness:
         return problem.fitness(rows, NOTHING_CARRIED)  # the fast path: evaluations may take microseconds
     return derived_fitness(problem, parts.carried(state), rows)
 

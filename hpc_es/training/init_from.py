@@ -27,13 +27,13 @@ from hpc_es.tasks.observation_statistics import Deviations, Moments, not_finite
 from hpc_es.tasks.problems import statistics_state
 
 if TYPE_CHECKING:
-    from hpc_es.policies.networks.feed_forward import Options
+    from hpc_es.policies.networks.feed_forward import PolicyOptions
 
 STATISTICS = "observation_"  # prefix of the names of their arrays
 COUNT = 1e5  # observations that the statistics of a Keras model count as, as in OpenAI's `init_from`
 
 
-def load_source(options: Options, policy: Policy | None, directory: Path | None = None) -> State:
+def load_source(options: PolicyOptions, policy: Policy | None, directory: Path | None = None) -> State:
     """Return a state with the arrays that a new run takes from the files that the options name.
 
     Their paths are relative to `directory`, by default the current one, which code of the user may have changed.
@@ -66,7 +66,7 @@ def load_source(options: Options, policy: Policy | None, directory: Path | None 
     return source
 
 
-def _with_absolute_paths(options: Options, directory: Path) -> Options:
+def _with_absolute_paths(options: PolicyOptions, directory: Path) -> PolicyOptions:
     problems, paths = Problems(), dict[str, Any]()
     for name in ("init_from", "init_observations", "init_optimizer"):
         if isinstance(text := getattr(options, name), str):
@@ -78,7 +78,7 @@ def _with_absolute_paths(options: Options, directory: Path) -> Options:
     return replace(options, **paths)
 
 
-def _difference(options: Options, path: Path) -> str:
+def _difference(options: PolicyOptions, path: Path) -> str:
     """Return how the policy of a run or checkpoint differs, in its options or else in what it observes and does."""
     from hpc_es.config.resolved import plain_data
     from hpc_es.storage.checkpoint import load
@@ -232,7 +232,7 @@ def _has(arrays: Arrays, wanted: Arrays) -> bool:
     return all(name in arrays and arrays[name].shape == array.shape for name, array in wanted.items())
 
 
-def mismatches(options: Options, source: State, carried: ProblemState) -> Iterator[str]:
+def mismatches(options: PolicyOptions, source: State, carried: ProblemState) -> Iterator[str]:
     """Yield warnings if observations are normalised in only one of the runs; ConfigError if files do not fit."""
     had, has = "observation_mean" in source.shared, "observation_mean" in carried.shared
     path, enabled = options.init_from, "task.observation_normalization.enabled"

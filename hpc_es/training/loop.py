@@ -25,12 +25,11 @@ from hpc_es.core.interfaces import GradientAlgorithm, Problem, RecordingAlgorith
 from hpc_es.core.machine import return_freed_memory
 from hpc_es.mpi.scheduler import GiveUp, Work
 from hpc_es.mpi.world import World
-from hpc_es.tasks.problems import ranks_returns
 from hpc_es.training.budget import budget_warning, may_be_cut
 from hpc_es.training.build import Parts
-from hpc_es.training.chunking import ChunkPlanner, CutPlan
+from hpc_es.training.chunking import ChunkPlanner
+from hpc_es.training.command import Command, Kind
 from hpc_es.training.collective import INTERRUPTED, FailureReports, SharedState, contiguous
-from hpc_es.training.compatibility import needs
 from hpc_es.training.executors import Executor, MpiExecutor, Rank0Alone, SerialExecutor
 from hpc_es.training.failure import give_up, report_failure
 from hpc_es.training.found import CentreEvaluation
@@ -55,7 +54,6 @@ if TYPE_CHECKING:
 
 AfterTrainStep = Callable[[Arrays, Mapping[str, float]], object]  # called with (sample, loss)
 
-RUN, EVALUATE, STOP, FAIL, REPLAY, LEARN = 0, 1, 2, 3, 4, 5  # commands of rank 0
 NOTHING_FOUND: Sequence[JsonObject] = ()
 OVERWRITTEN = 1 << 22  # parameters of theta from which updates overwrite theta and the optimizer's slots
 
@@ -96,17 +94,17 @@ class Training:
     def __post_init__(self) -> None:
         self._generation_now: Generation | None = None  # while it is evaluated
         self._work = self._new_work()
-        self._replicated = self.config.mpi.update == "replicated" and needs(self.config).searches == "vectors"
+        self._replicated = self.config.mpi.update == "replicated" and self.config.setup.needs.searches == "vectors"
         self._reports = FailureReports(self.world, self.writer.failed if self.writer else None)
         self.overwrites = self.state.theta.size >= OVERWRITTEN and self.parts.delay_line is None
         self._executor = MpiExecutor(
             self.world, self._work, self.signals, self._reports, self._replicated, self.overwrites
         )
-        self._is_asynchronous = getattr(self.config.algorithm, "updates", "") == "asynchronous"
+        self._is_asynchronous = self.config.setup.needs.asynchronous is not None
         self._evaluations = EvaluationSchedule.from_config(self.config, self.parts.problem)
-        self._closes = getattr(self.config.task, "close_at", None) is not None
+        self._closes = self.config.setup.offers.close_at is not None
         self._planner = ChunkPlanner(self.config, self.parts, self.world, self._evaluations.jobs)
-        self._plan = CutPlan()  # of the next generation, from rank 0's planner
+        self._command = Command(kind=Kind.RUN)  # the last one
         self._shared = SharedState(self.world, self._replicated, self.state)
         self._alone = Rank0Alone.from_config(self.config, self.world, self.parts, self.signals, self._reports)
         for executor in (self._executor, *([self._alone.executor] if self._alone else [])):
@@ -115,7 +113,6 @@ class Training:
         self._interrupted = self._trained = self._is_stopped = False
         self._is_updated = self._is_cut = False  # rank 0: the state is new; a budget has cut a generation short
         self._stored: StoredOutcomes | None = None  # of the next generation, which was cut short before a restart
-        self._limit: int | None = None  # jobs of the next generation
         self._may_cut = may_be_cut(self.config)
         self._started = 0.0  # when the current generation, including its command, started
         self._failure = ""  # rank 0: why the run has failed
@@ -125,12 +122,11 @@ class Training:
     def _new_work(self) -> Work:
         mpi = self.config.mpi
         beat = self.writer.beat if self.writer else lambda: None
-        close_at, problem = getattr(self.config.task, "close_at", None), self.parts.problem
 
         def may_close(generation: int) -> bool:
             # The jobs of a generation that is cut short are the budget: none of them is given up.
             is_cut = self._generation_now is not None and self._generation_now.is_cut
-            return not is_cut and problem.may_close(generation)  # type: ignore[attr-defined]
+            return not is_cut and self.parts.closable().may_close(generation)
 
         return Work(
             self.world,
@@ -138,7 +134,7 @@ class Training:
             mpi.master_evaluates,
             self.signals,
             beat,
-            close_at,
+            self.config.setup.offers.close_at,
             may_close,
             on_long_wait=lambda wait: self.writer.long_wait(wait, self.parts.task.name) if self.writer else None,
         )
@@ -185,7 +181,7 @@ class Training:
                             if process.is_forked():  # at the end of a child that the caller has forked
                                 return
                             generations.close()
-                            self._broadcast_command(STOP)
+                            self._broadcast_command(Kind.STOP)
                             break
                 self._finish()
             except GiveUp as reason:
@@ -201,17 +197,17 @@ class Training:
             self._stored = StoredOutcomes.unpack(self.writer.pending.outcomes, self.parts.row)
         while True:
             command = self._next_command()
-            if command == FAIL and self.writer is not None:  # saved before the others learn of it
+            if command is Kind.FAIL and self.writer is not None:  # saved before the others learn of it
                 self.writer.finish_triggers(whole=True)
                 self.writer.finish(self.writer.end_message("failed", self._failure, self.state.generation, {}))
             with self.world.patiently(not self._trained):
                 command = self._broadcast_command(command)
-            if command == REPLAY:
+            if command is Kind.REPLAY:
                 self._replay()
-            elif command == LEARN:
+            elif command is Kind.LEARN:
                 self._trained = True
                 yield from self._learn_from_caller()
-            elif command == RUN:
+            elif command is Kind.RUN:
                 self._trained = True
                 if self.parts.delay_line is not None:
                     yield from self._delayed_generations(self.parts.delay_line)
@@ -220,22 +216,22 @@ class Training:
             else:
                 return
 
-    def _next_command(self) -> int:
+    def _next_command(self) -> Kind:
         """Rank 0: choose the next command. A resumed failed run gets one more generation, if its limits allow."""
         if self.writer is None:
-            return RUN
+            return Kind.RUN
         if self._interrupted or self._is_stopped:
-            return STOP
+            return Kind.STOP
         if self.writer.replay is not None:
-            return REPLAY
+            return Kind.REPLAY
         if self._stored is not None:
-            return RUN
+            return Kind.RUN
         is_over = self._is_cut or self._stop_reason() is not None
         if self._trained or is_over:
             self._failure = self._failure_reason()
             if self._failure:
-                return FAIL
-        return STOP if is_over else RUN if self.callers_results is None else LEARN
+                return Kind.FAIL
+        return Kind.STOP if is_over else Kind.RUN if self.callers_results is None else Kind.LEARN
 
     def _stop_reason(self) -> str | None:
         """Rank 0: return the limit that was reached, or why the algorithm has finished, or None."""
@@ -260,48 +256,45 @@ class Training:
         text = f"all jobs of {which} failed{cause} (stop.failed_generations: {limit})"
         return "; ".join(filter(None, [text, self.writer.remedy]))
 
-    def _broadcast_command(self, command: int, reason: str = "") -> int:
+    def _broadcast_command(self, kind: Kind, reason: str = "") -> Kind:
         """Broadcast rank 0's command and, unless it ends the run, the shared arrays of its state.
 
         Raises RunFailedError on every rank for FAIL.
         """
         self._started = time.perf_counter()
-        newest, replays_earlier = self.state, command == REPLAY and self.parts.delay_line is not None
+        newest, replays_earlier = self.state, kind is Kind.REPLAY and self.parts.delay_line is not None
         if self.world.rank == 0 and replays_earlier:
             self.state = self._drawn_around()
-        transfer = self._shared.plan(self.state) if self.world.rank == 0 else (0, 0, 0)
-        plan = self._planner.plan.to_numbers()
-        order = np.array(self._planner.plan.order, np.int64)
-        limit = self._jobs_left() if self.world.rank == 0 and command == RUN else None
-        stored = self._stored.table() if self._stored is not None else np.zeros(0, np.int64)
-        control = [command, self.state.generation, self._interrupted, len(order), len(stored)]
-        control += [-1 if limit is None else limit, *plan, *transfer]
-        received = np.array(control, np.int64)
-        self.world.broadcast(received)
-        command, generation, interrupted, ordered, known, left, *numbers, to_send, same, reshaped = received.tolist()
-        self._interrupted, self._plan = bool(interrupted), CutPlan.from_numbers(numbers)
-        self._limit = None if left < 0 else left
-        if known:
-            stored = stored if self.world.rank == 0 else np.empty(known, np.int64)
-            self.world.broadcast(stored)
-        if self.world.rank:
-            self._stored = StoredOutcomes.from_table(stored) if known else None
-        if ordered:
-            order = order if self.world.rank == 0 else np.empty(ordered, np.int64)
-            self.world.broadcast(order)
-            self._plan = replace(self._plan, order=tuple(order.tolist()))
-        self._work.set_evaluators(self._plan.rank_0_evaluates)
-        self._work.assigns_ahead = not (ordered or self._closes)  # no job waits for a long one on the same rank
-        if command == FAIL:
+        command = self._command = self._decided(kind).broadcast(self.world)
+        self._interrupted, self._stored = command.is_interrupted, command.stored
+        self._work.set_evaluators(command.plan.rank_0_evaluates)
+        # With an order, no job waits for a long one on the same rank.
+        self._work.assigns_ahead = not (command.plan.order or self._closes)
+        if command.kind is Kind.FAIL:
             raise RunFailedError(self.world.broadcast_text(reason or self._failure))
-        if command != STOP:
-            self.state = replace(self.state, generation=generation)
-            self.state = self._shared.without_arrays(self.state, bool(to_send))  # frees memory for the new arrays
-            self.state = self._shared.broadcast(self.state, (to_send, same, reshaped))
+        if command.kind is not Kind.STOP:
+            self.state = replace(self.state, generation=command.generation)
+            # This frees memory for the new arrays.
+            self.state = self._shared.without_arrays(self.state, command.transfer.to_send)
+            self.state = self._shared.broadcast(self.state, command.transfer)
             if self.world.rank == 0 and replays_earlier:
                 self.state = newest
         self._executor.clock.add("messages", self._started)
-        return command
+        return command.kind
+
+    def _decided(self, kind: Kind) -> Command:
+        """Return the command with what only rank 0 knows; that of other ranks is not used."""
+        if self.world.rank:
+            return Command(kind=kind)
+        return Command(
+            kind=kind,
+            generation=self.state.generation,
+            is_interrupted=self._interrupted,
+            plan=self._planner.plan,
+            transfer=self._shared.plan(self.state),
+            limit=self._jobs_left() if kind is Kind.RUN else None,
+            stored=self._stored,
+        )
 
     # One generation.
 
@@ -330,8 +323,8 @@ class Training:
 
     def _new_generation(self, evaluation_jobs: int, train: bool = True) -> Generation:
         state = self._drawn_around() if train and self.world.rank == 0 else self.state
-        limit, stored = (self._limit, self._stored) if train else (None, None)
-        return Generation(self.parts, state, evaluation_jobs, train, self._plan, limit=limit, stored=stored)
+        limit, stored = (self._command.limit, self._stored) if train else (None, None)
+        return Generation(self.parts, state, evaluation_jobs, train, self._command.plan, limit=limit, stored=stored)
 
     def _generation(self) -> Iterator[MetricsRow]:
         """Run one generation on all ranks, and perhaps some on rank 0 alone after it."""
@@ -349,7 +342,7 @@ class Training:
         alone = self._alone
         if alone is None or evaluated.is_cut or not alone.is_next(False, metrics, evaluated):
             return
-        while self._next_command() == RUN:
+        while self._next_command() is Kind.RUN:
             self._started = time.perf_counter()
             self.state = replace(self.state, shared=contiguous(self.state.shared))
             evaluation_jobs = self._evaluations.due(self.state.generation)
@@ -416,7 +409,7 @@ class Training:
         problem, algorithm, results = self.parts.problem, self.parts.algorithm, evaluated.results
         self._planner.require_independent(int(evaluated.headers["mixed"].sum()))
         if before.generation in self._work.closed:
-            problem.close_generation(before.generation, results.rows)  # type: ignore[attr-defined]
+            self.parts.closable().close_generation(before.generation, results.rows)
         if self._closes:
             more_metrics = {**(more_metrics or {}), "given_up_jobs": float(evaluated.headers["given_up"].sum())}
         units = update.units if update else self._units(evaluated, measured)
@@ -518,7 +511,7 @@ class Training:
             yield
         except RunError as error:
             before()
-            self._broadcast_command(FAIL, str(error))
+            self._broadcast_command(Kind.FAIL, str(error))
             raise
 
     def _replay(self) -> None:
@@ -555,7 +548,11 @@ class Training:
         interval = self._evaluations.interval
         due = (self.state.generation // interval + 1) * interval if interval else math.inf  # the next evaluation
         started = time.perf_counter()
-        updates = phase.updates(lambda: self.state, lambda: self._next_command() == RUN and self.state.generation < due)
+
+        def goes_on() -> bool:
+            return self._next_command() is Kind.RUN and self.state.generation < due
+
+        updates = phase.updates(lambda: self.state, goes_on)
         with contextlib.closing(updates):
             for update in updates:
                 evaluated = replace(update.evaluated, evaluation=evaluation)
@@ -565,7 +562,7 @@ class Training:
                     metrics = self._complete(evaluated, self._executor, started, staleness)
                 yield metrics
                 started, evaluation = time.perf_counter(), evaluation[:0]
-                if self._next_command() != RUN:
+                if self._next_command() is not Kind.RUN:
                     break
 
     def _delayed_generations(self, line: DelayLine) -> Iterator[MetricsRow]:
@@ -597,7 +594,7 @@ class Training:
                     )
                 yield metrics
                 started = time.perf_counter()
-                if self._next_command() != RUN:
+                if self._next_command() is not Kind.RUN:
                     break
 
     # The end.
@@ -608,11 +605,11 @@ class Training:
             self.writer.finish_triggers(whole=not self._interrupted)
         self.exit_status = INTERRUPTED if self._interrupted else 0
         with self.world.patiently():
-            command = self._broadcast_command(EVALUATE if self._needs_final_evaluation() else STOP)
-        if command == EVALUATE:
+            command = self._broadcast_command(Kind.EVALUATE if self._needs_final_evaluation() else Kind.STOP)
+        if command is Kind.EVALUATE:
             evaluated = self._executor.run(self._new_generation(self._evaluations.jobs, train=False))
             self.final = CentreEvaluation(evaluated.evaluation, self.parts.problem.episodes_per_job).final()
-            if self.writer is not None and self.final and not ranks_returns(self.parts.problem):
+            if self.writer is not None and self.final and self.parts.problem.derives_fitness:
                 from hpc_es.storage.status import FINAL_IS_BEST
 
                 self.final[FINAL_IS_BEST] = float(self.writer.is_better(self.state, evaluated.evaluation))

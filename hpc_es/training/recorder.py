@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hpc_es.config.registry import module
 from hpc_es.config.resolved import resolved
 from hpc_es.config.schema import Config
 from hpc_es.core.data import Array, Arrays, ConfigData, JsonObject, ProblemState, Results, Rows, State, without_info
@@ -26,9 +25,7 @@ from hpc_es.storage.answers import Found
 from hpc_es.storage.checkpoint import Increment, Snapshot, image_sha256
 from hpc_es.storage.results import BUDGET, digest
 from hpc_es.storage.status import is_surpassed
-from hpc_es.tasks.problems import ranks_returns
 from hpc_es.training.collective import FailureReport
-from hpc_es.training.compatibility import needs, offers
 from hpc_es.training.found import found_by
 from hpc_es.training.generation import NOTHING_USED, Counters, MetricsRow, UpdateInputs, derived_fitness
 
@@ -174,10 +171,10 @@ class Recorder:
 
     def long_wait(self, wait: LongWait, task: str) -> None:
         """Report that no evaluation of the task has finished for long, and which limits its options offer."""
-        limits = offers(self.config).time_limits
-        unset = [f"task.{key}" for key in limits if getattr(self.config.task, key) is None]
-        remedy = f"; if a job may not end, set {' or '.join(unset)}" if unset else ""
-        counted = "steps" if "max_episode_steps" in limits else ""
+        offers = self.config.setup.offers
+        unset = " or ".join(f"task.{key}" for key in offers.unset_limits)
+        remedy = f"; if a job may not end, set {unset}" if unset else ""
+        counted = "steps" if offers.counts_steps else ""
         generation = 1 if self._state is None else self._state.generation + 1  # as progress lines count
         self.show(f"generation {generation} of {task} {wait.text(counted)}{remedy}")
 
@@ -207,7 +204,7 @@ class Recorder:
         returns = evaluation["return_"][~np.isnan(evaluation["return_"])]
         if not len(returns) or self.best is None:
             return len(returns) > 0
-        if ranks_returns(self._problem):
+        if not self._problem.derives_fitness:
             return float(returns.mean()) > self.best.return_
         known, rows = self.best.rows, without_info(evaluation)
         if known is None or known.dtype != rows.dtype:  # the best evaluation is of a version that compared returns
@@ -230,7 +227,7 @@ class Recorder:
             return
         if (value := row.get("best_value")) is not None:
             evaluations, violation = int(row["episodes_this_generation"] or 0), float(row.get("best_violation") or 0)
-            value *= -1 if getattr(self.config.task, "goal", None) == "minimise" else 1
+            value *= self.config.setup.offers.sign
         else:
             evaluations, violation, value = int(bool(row["evaluation_episodes"])), 0.0, row["evaluation_return_mean"]
         stale, last, last_violation = (counters.get(name) for name in PLATEAU)
@@ -315,8 +312,8 @@ class Recorder:
     @property
     def jobs_name(self) -> str:
         """What the log calls the jobs: programs, evaluations or episodes."""
-        offered = module("tasks", self.config.task.kind).OFFERS
-        if needs(self.config).searches == "programs":
+        offered = self.config.setup.offers
+        if self.config.setup.needs.searches == "programs":
             return "programs"
         return "evaluations" if offered.values or offered.measures_centre else "episodes"
 
@@ -326,7 +323,7 @@ class Recorder:
         used = f"{counters['timesteps']:,} timesteps"
         if jobs != "episodes":
             used = f"{counters['episodes']:,} {jobs}"
-        sign = -1 if getattr(self.config.task, "goal", None) == "minimise" else 1  # from return to value
+        sign = self.config.setup.offers.sign  # from return to value
         work = f"{generations} generations, {used}, {counters['failed_episodes']:,} failed {jobs}"
         answer = self.found(final).answer
         best = f"  best evaluation {sign * self.best.return_ + 0.0:.4g}" if self.best else ""  # + 0.0: not -0

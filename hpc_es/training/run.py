@@ -354,7 +354,7 @@ class Run:
             return algorithm.sample_losses(self.state, sample)
         if not self._is_open:
             raise UserError("the run has ended and its environments are closed: pass a sample to loss()")
-        if getattr(self.config.algorithm, "update_every", None) is not None:
+        if not self.config.setup.needs.independent_batches:
             raise UserError("with algorithm.update_every the next batch depends on the last one: pass loss() a sample")
         return algorithm.losses(self.state, self.training.next_batch())
 
@@ -366,8 +366,8 @@ class Run:
         algorithm = gradient_algorithm(self._parts.algorithm)
         if not isinstance(algorithm, LearnsFromSamples):
             raise UserError(f"algorithm.kind is {self.config.algorithm.kind!r}, expected 'actor_critic' for update()")
-        if getattr(self.config.algorithm, "updates", "") == "asynchronous":
-            raise UserError("algorithm.updates is 'asynchronous', expected 'synchronous' for update()")
+        if (why := self.config.setup.needs.asynchronous) is not None:
+            raise UserError(f"{why}, expected 'synchronous' for update()")
         if not self._is_open:
             raise UserError("the run has ended: update() needs a run in progress")
         self.training.callers_results = algorithm.results_of(self.state, sample)

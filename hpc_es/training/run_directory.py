@@ -24,7 +24,6 @@ from hpc_es.storage.compare import differences
 from hpc_es.storage.files import writing
 from hpc_es.storage.run_lock import RunLock
 from hpc_es.tasks.observation_statistics import REFERENCE_HASH, not_finite
-from hpc_es.training.compatibility import offers
 
 NO_INFO: Mapping[str, Json] = {}
 Resume = Literal["auto", "never", "require"]
@@ -86,7 +85,7 @@ def open_run(
                 text = f"{directory} holds another experiment; these may not change on resume:\n  {lines}\n"
                 remedy = "set them to their old values, or choose another --output"
                 has_same_policy = not any(line.startswith("policy.") for line in different)
-                if offers(config).policy and hasattr(config.policy, "init_from") and has_same_policy:
+                if has_same_policy and _has_initial_parameters(config):
                     remedy += f", which continues from these parameters with policy.init_from={quote(str(directory))}"
                 raise CheckpointError(text + remedy)
             before, now = snapshot.provenance.get(REFERENCE_HASH), info.get(REFERENCE_HASH)
@@ -103,6 +102,13 @@ def open_run(
         lock.release()
         raise
     return OpenedRun(directory, lock, store, snapshot, identity, tuple(warnings))
+
+
+def _has_initial_parameters(config: Config) -> bool:
+    """Return whether the policy has the option init_from."""
+    from hpc_es.policies.networks.feed_forward import PolicyOptions
+
+    return isinstance(config.policy, PolicyOptions)
 
 
 def require_own_entries(directory: Path, depth: int = 2) -> None:

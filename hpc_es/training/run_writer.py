@@ -43,9 +43,8 @@ from hpc_es.storage.status import (
     this_process,
 )
 from hpc_es.storage.trust import trust_own
-from hpc_es.tasks.problems import ranks_returns
 from hpc_es.training.collective import FailureReport
-from hpc_es.training.compatibility import needs, offers, points_text, rounding_warnings
+from hpc_es.training.compatibility import points_text, rounding_warnings
 from hpc_es.training.found import CentreEvaluation
 from hpc_es.training.generation import NOTHING_USED, MetricsRow
 from hpc_es.training.outcomes import StoredOutcomes
@@ -189,7 +188,9 @@ class RunWriter(Recorder):
         self.measured = final_evaluation(self.directory, old.generation if old else None)
         self._saved_generation = old.generation if old else -1
         self._saved_at, self._saving_seconds = time.monotonic(), 0.0  # end of the last checkpoint, and its time
-        self._journal = UpdateJournal(config.checkpoint.full_interval if needs(config).searches == "vectors" else 0)
+        self._journal = UpdateJournal(
+            config.checkpoint.full_interval if config.setup.needs.searches == "vectors" else 0
+        )
         if old:
             self._journal.begin(opened.store.path(old.generation), old)
         if old and old.increment:
@@ -202,8 +203,8 @@ class RunWriter(Recorder):
         self._text, self._hash = dump(config), config_hash(config)
         write_text(self.directory / CONFIG, self._text + as_comment(self._provenance))
         self._trust_code()
-        goal, scores = getattr(config.task, "goal", None), offers(config).measures_centre
-        self.progress = Progress(self.directory, config.stop, show_progress, goal, scores)
+        offers = config.setup.offers
+        self.progress = Progress(self.directory, config.stop, show_progress, offers.goal, offers.measures_centre)
         self._open_logs(old)
         self._failures = FailuresLog(self.directory, keep=bool(old))
         self.remedy = f"see {self._failures.path}, fix the cause, and the same command resumes the run"
@@ -275,7 +276,7 @@ class RunWriter(Recorder):
                 "name": config.name,
                 "repetition": f"{repetition} of {config.repetitions}" if config.repetitions > 1 else None,
                 "task": task,
-                "goal": getattr(config.task, "goal", None),
+                "goal": config.setup.offers.goal,
                 "params": state.theta.size or None,
                 "ranks": self._world.size,
                 "mpi": self._world.library,
@@ -341,7 +342,7 @@ class RunWriter(Recorder):
         mean, shared = row["evaluation_return_mean"], self._best_arrays
         is_best = mean is not None and shared is not None
         if mean is not None and shared is not None:
-            rows = None if ranks_returns(self._problem) else without_info(self._evaluation)
+            rows = without_info(self._evaluation) if self._problem.derives_fitness else None
             measured = CentreEvaluation(self._evaluation, self._problem.episodes_per_job)
             generation, error = int(row["generation"] or 0), measured.standard_error
             self.best = Best(float(mean), generation, shared, rows, error, measured.episodes)

@@ -12,7 +12,7 @@ from hpc_es.core.interfaces import AutomaticSizes, SearchSize
 from hpc_es.devices.decision import current_decision
 from hpc_es.training.build import BuiltTask, build_task
 from hpc_es.training.chunking import jobs_of_generation
-from hpc_es.training.compatibility import factorisation_of, needs, offers
+from hpc_es.training.compatibility import factorisation_of, vectors
 
 
 def with_sizes(
@@ -41,15 +41,16 @@ def sized(config: Config, numbers: Mapping[str, int]) -> Config:
 
 def sizes(config: Config, built: BuiltTask, directory: Path | None = None) -> Mapping[str, int]:
     """Return numbers for the options of the task that are `auto`, by name; {} if there are none."""
-    if not offers(config).automatic_sizes:
+    if not config.setup.offers.automatic_sizes:
         return {}
     options: AutomaticSizes = config.task
     if not options.automatic(SearchSize("cpu", 1, 1)):
         return {}
     decision = current_decision()
-    layout = built.policy.layout if built.policy is not None else getattr(built.problem, "layout", None)
+    searched = vectors(config, built.problem)
+    layout = built.policy.layout if built.policy is not None else searched.layout if searched is not None else None
     parameters = layout.size if layout is not None else 1
-    if layout is not None and needs(config).noise and (factorisation := factorisation_of(config, layout)):
+    if layout is not None and config.setup.needs.noise and (factorisation := factorisation_of(config, layout)):
         parameters = factorisation.compact.size
     platform = "cpu" if decision is None else decision.kind
     chosen = options.automatic(SearchSize(platform, jobs_of_generation(config, built.problem), parameters))

@@ -24,7 +24,6 @@ from hpc_es.core.data import ConfigData
 from hpc_es.core.errors import ConfigError, ConfigProblem
 from hpc_es.storage.answers import comparable_values, found_in, goal_of
 from hpc_es.storage.results import budget
-from hpc_es.training.compatibility import needs, offers
 from hpc_es.tuning.space import Hyperparameters, Space, all_trials, as_text, grid_size, parse_space
 
 FINAL_RETURN = "final_return"
@@ -300,8 +299,8 @@ def check(plan: TuningPlan, ranks: int | None) -> None:
 
 def _unfit(config: Config, objective: str | ConfigData, ranks: int | None) -> Iterator[ConfigProblem]:
     """Yield why a valid config cannot be a trial."""
-    programs = needs(config).searches == "programs"
-    has_centre = config.policy is not None or offers(config).measures_centre
+    programs = config.setup.needs.searches == "programs"
+    has_centre = config.policy is not None or config.setup.offers.measures_centre
     if objective == FINAL_RETURN and not has_centre:
         others = f"{BEST_REWARD if programs else ANSWER!r} or {{{WEIGHT}: w}}"
         yield "objective", f"a task without a policy has no final return: expected {others}, found {FINAL_RETURN!r}"

@@ -72,7 +72,7 @@ def indifferent() -> tuple[StoredPolicy, Episodic]:
     task = {"kind": "bandits", "distribution": "easy"}
     config = validate({"task": task, "algorithm": {"kind": "actor_critic"}})
     source = StoredPolicy(Path(), config, "last", 0, {"theta": np.zeros(10_176 + 98, np.float32)})
-    return source, single_episodes(config.task)
+    return source, single_episodes(config)
 
 
 def returns(actions: Actions, seed: int = 0) -> list[float]:

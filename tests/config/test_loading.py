@@ -21,8 +21,8 @@ from hpc_es.config.options import option as opt
 from hpc_es.config.resolved import config_hash, dump, dump_json, identity, parse_resolved, resolved
 from hpc_es.config.schema import Config
 from hpc_es.config.yaml_text import override, parse, read_config, read_yaml
+from hpc_es.core.declarations import Needs, Offers
 from hpc_es.core.errors import ConfigError
-from hpc_es.core.interfaces import Needs, Offers
 from hpc_es.noise.table import Options as TableOptions
 
 MINIMAL = "task: {env_id: CartPole-v1}\n"

@@ -14,7 +14,7 @@ import numpy as np
 from hpc_es.algorithms.common.strategy import Strategy
 from hpc_es.config.options import Count, option, options
 from hpc_es.core.data import Chunk, Float64, Results, Rows, State, cut
-from hpc_es.core.interfaces import Needs
+from hpc_es.core.declarations import Needs
 from hpc_es.core.keys import Purpose
 from hpc_es.core.population import Population
 from tests.helpers.populations import explicit

@@ -11,8 +11,8 @@ import pytest
 from hpc_es.config.loading import validate
 from hpc_es.config.registry import module
 from hpc_es.core.data import CORRECT, SIGN_RETURN, Column, row_dtype
+from hpc_es.core.declarations import Needs
 from hpc_es.core.errors import ConfigError
-from hpc_es.core.interfaces import Needs
 from hpc_es.devices import jax_setup
 from hpc_es.devices.decision import DeviceRequest
 from hpc_es.mpi.world import World
@@ -66,6 +66,7 @@ def test_policy_must_exist_only_if_the_task_needs_it() -> None:
 
 def test_gradient_algorithms_refuse_tasks_with_a_custom_fitness(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Programs, "fitness", lambda self, rows, carried: rows["correct"])
+    monkeypatch.setattr(Programs, "derives_fitness", True)
     (line,) = messages(task=PROGRAMS, algorithm={"kind": "policy_gradient"})
     assert line.startswith("algorithm.kind: is 'policy_gradient', which follows gradients of returns, but the task")
     build_task(validate({"task": PROGRAMS, "algorithm": {"kind": "ga"}}))
@@ -84,6 +85,7 @@ def test_row_has_the_columns_of_the_problem_then_of_the_strategy(monkeypatch: py
         is_noisy = algorithm == "es"
         needs = Needs(searches="vectors" if is_noisy else "programs", noise=is_noisy, columns=(own,))
         monkeypatch.setattr(module("algorithms", algorithm), "NEEDS", needs)
+        config = validate(settings)
         assert build_parts(config, World("none"), build_task(config)).row == row_dtype((column, own))
 
 

@@ -14,8 +14,8 @@ import pytest
 import hpc_es
 from hpc_es.algorithms.common.strategy import Strategy
 from hpc_es.core.data import Chunk, Float64, Rows, State, cut, row_dtype
+from hpc_es.core.declarations import Needs, Offers
 from hpc_es.core.errors import RunError
-from hpc_es.core.interfaces import MixedCoordinates
 from hpc_es.core.keys import Keys
 from hpc_es.core.population import Explicit, Layout, Population
 from hpc_es.training.chunk_sizes import CHUNK_TIME, Cut
@@ -46,8 +46,7 @@ def plan(
 ) -> ChunkPlanner:
     config: Any = SimpleNamespace(
         mpi=SimpleNamespace(chunk_size=requested, master_evaluates="auto"),
-        algorithm=SimpleNamespace(),
-        task=SimpleNamespace(),
+        setup=SimpleNamespace(needs=Needs(searches="programs"), offers=Offers(problems=("programs",))),
     )
     algorithm = algorithm or SimpleNamespace(ask=lambda state, round, rows, fitness: cut(asked, 16))
     parts: Any = SimpleNamespace(cutting=cutting, unit=16, algorithm=algorithm, row=row_dtype(), delay_line=None)
@@ -325,8 +324,7 @@ def test_environment_that_uses_global_generators_is_detected(
 
 def test_jobs_that_take_long_are_handed_out_first() -> None:
     """Seconds e^x of a number x in one category, and ten times as many in the other one."""
-    problem: Any = SimpleNamespace(mixed=MixedCoordinates((), lambda index, number: (0.0, 0.0), {1: 2}))
-    durations = JobDurations(problem)
+    durations = JobDurations({1: 2})
     assert durations.longest_first(np.zeros((3, 2))) == ()  # nothing is known
     x = np.linspace(-1, 1, 41)
     vectors = np.array([[number, category] for category in (0.0, 1.0) for number in x])

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from hpc_es.core.interfaces import Offers, SearchSize
+from hpc_es.core.declarations import Offers
+from hpc_es.core.interfaces import SearchSize
 from hpc_es.tasks.jax_episodes.task import Options
 from hpc_es.tasks.model import task as model
 from hpc_es.training import sizes
@@ -60,9 +61,9 @@ def test_candidates_of_a_call_of_a_model_follow_from_their_size(search: tuple[An
     assert model.Options(model="my_model:make").automatic(SearchSize(*search)) == {}
 
 
-def test_option_of_a_custom_task_with_that_name_is_its_own_business(monkeypatch: pytest.MonkeyPatch) -> None:
-    config: Any = SimpleNamespace(task=SimpleNamespace(kind="own:Task", automatic=True))
-    monkeypatch.setattr(sizes, "offers", lambda config: Offers(problems=("vectors",)))
+def test_option_of_a_custom_task_with_that_name_is_its_own_business() -> None:
+    setup = SimpleNamespace(offers=Offers(problems=("vectors",)))
+    config: Any = SimpleNamespace(task=SimpleNamespace(kind="own:Task", automatic=True), setup=setup)
     built: Any = None
     assert sizes.with_sizes(config, built) == (config, None, {})
 

@@ -62,8 +62,9 @@ from hpc_es.core.data import (
     row_dtype,
     with_columns,
 )
+from hpc_es.core.declarations import Needs, with_asynchronous_updates
 from hpc_es.core.errors import RunError, UserError
-from hpc_es.core.interfaces import Needs, TrajectoryProblem
+from hpc_es.core.interfaces import TrajectoryProblem
 from hpc_es.core.keys import Purpose
 from hpc_es.core.policy import Actor, Batch, OnStep, Policy, ReferencePolicy
 from hpc_es.core.population import unperturbed
@@ -580,6 +581,18 @@ def _last_image(recorded: Trajectories, chunk: Chunk) -> dict[str, Array]:
 def annealed(start: float, end: float, count: int, total: int) -> float:
     """Return the value after `count` of `total` steps from start to end on a straight line; then it is `end`."""
     return start + (end - start) * min(count / total, 1.0)
+
+
+def needs(options: Options) -> Needs:
+    """Return the requirements under these options."""
+    changed = replace(
+        NEEDS,
+        jobs=options.batch_size,
+        samples_evaluations=options.evaluation_actions == "sampled",
+        equal_generations=options.update_every is None,
+        independent_batches=options.update_every is None,
+    )
+    return with_asynchronous_updates(changed) if options.updates == "asynchronous" else changed
 
 
 build = ActorCritic

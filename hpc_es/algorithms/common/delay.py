@@ -19,6 +19,7 @@ from typing import Literal
 
 from hpc_es.config.options import option, options
 from hpc_es.core.data import Arrays, State
+from hpc_es.core.declarations import Needs, Requirement, Setting
 
 EARLIER = "delayed/"  # prefix of the arrays of earlier states: delayed/I/NAME, I updates ago
 
@@ -43,6 +44,21 @@ class DelayOptions:
         kind = getattr(optimizer, "kind", "none")
         has_momentum = kind == "adam" or (kind in ("sgd", "clipup") and bool(getattr(optimizer, "momentum", 0.0)))
         return has_momentum if self.lookahead is None else self.lookahead
+
+
+def needs_of_overlapping(needs: Needs, because: Setting) -> Needs:
+    """Return the requirements of an algorithm of which several generations are evaluated at the same time."""
+    requires = (
+        Requirement("mpi.schedule", ("on_demand",), because, ": chunks of several generations go to free ranks"),
+        Requirement("mpi.update", ("gathered",), because, ": rank 0 makes the updates while other ranks evaluate"),
+        Requirement("mpi.fault_tolerance", (False,), because),
+    )
+    return replace(needs, in_flight=because, requires=(*needs.requires, *requires))
+
+
+def needs_of_delayed(needs: Needs, options: DelayOptions) -> Needs:
+    """Return the requirements of an algorithm that can be delayed."""
+    return needs_of_overlapping(needs, Setting("algorithm.delay", str(options.delay))) if options.delay else needs
 
 
 @dataclass(frozen=True)

@@ -17,11 +17,13 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 import numpy as np
 
 from hpc_es.algorithms.common import stopping
+from hpc_es.algorithms.common.delay import needs_of_overlapping
 from hpc_es.algorithms.common.injection import INJECTED
 from hpc_es.algorithms.common.ranking import default_population, nothing_to_learn
 from hpc_es.algorithms.common.strategy import Strategy, first_deviations
 from hpc_es.config.options import Limits, Natural, Positive, option, options, unused
 from hpc_es.core.data import Array, Arrays, Float64, Results, Rows, State
+from hpc_es.core.declarations import Needs, Setting
 from hpc_es.core.interfaces import VectorProblem
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.core.population import Noise
@@ -65,6 +67,14 @@ class Options:
         """Yield options of restarts if there are none: (key, text)."""
         if self.restarts == "none":
             yield from unused(self, ("max_restarts", "population_factor"), "restarts is none")
+
+
+def needs_of_searches(needs: Needs, options: Options) -> Needs:
+    """Return the requirements of a strategy with these options."""
+    if not options.side_by_side:
+        return needs
+    overlapping = needs_of_overlapping(needs, Setting("algorithm.side_by_side", "true"))
+    return replace(overlapping, side_by_side=True, equal_generations=False)
 
 
 @dataclass(frozen=True)

@@ -150,6 +150,13 @@ class Strategy(Generic[Prepared]):
     chunk_size: int
 
     reads_blocks_once: ClassVar[bool] = False  # see `Algorithm.reads_blocks_once`
+    has_candidates: ClassVar[bool] = False  # whether `candidates` is defined
+
+    def __init_subclass__(cls) -> None:
+        """Declare whether a subclass defines `candidates`, unless it does so itself."""
+        super().__init_subclass__()
+        if "candidates" in vars(cls) and "has_candidates" not in vars(cls):
+            cls.has_candidates = True
 
     @classmethod
     def build(cls, options: Any, problem: Any, noise: Any, keys: Keys, chunk_size: int) -> Self:

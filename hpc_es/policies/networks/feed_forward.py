@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from hpc_es.config.options import Count, Limits, NonNegative, PathText, option, options, unused
 from hpc_es.core.data import Array, Float32, Normaliser
+from hpc_es.core.declarations import Computes, Setting
 from hpc_es.core.population import Layout, Population
 from hpc_es.policies.networks.heads import ActionBounds, ActionHead, normalise
 from hpc_es.policies.networks.layers import LowRankProduct
@@ -80,6 +81,19 @@ class Options(PolicyOptions):
             yield from unused(self, ("candidates_per_call",), "backend is numpy")
         else:
             yield from unused(self, ("low_rank_product",), f"backend is {self.backend}")
+
+
+def computes(options: Options) -> Computes:
+    """Return how a policy of these kinds computes."""
+    by_matrix = options.low_rank_product == "matrix"
+    return Computes(
+        backend=options.backend,
+        backends=("numpy", "tensorflow"),
+        any_chunks=not by_matrix,
+        low_rank_only=Setting("policy.low_rank_product", "matrix") if by_matrix else None,
+        own_calls=("candidates_per_call",),
+        in_numpy={"backend": "numpy"},
+    )
 
 
 class FeedForwardPolicy(ABC):

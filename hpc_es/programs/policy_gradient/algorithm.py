@@ -31,8 +31,9 @@ from hpc_es.algorithms.common import optimizers
 from hpc_es.algorithms.common.optimizers import descend, total_gradient
 from hpc_es.algorithms.common.strategy import Strategy
 from hpc_es.core.data import Array, Arrays, Chunk, Float32, Float64, Json, Outcome, Poll, Results, Rows, State, cut
+from hpc_es.core.declarations import Needs, with_asynchronous_updates
 from hpc_es.core.errors import UserError
-from hpc_es.core.interfaces import Needs, ProgramProblem
+from hpc_es.core.interfaces import ProgramProblem
 from hpc_es.core.keys import Purpose
 from hpc_es.programs import best_programs
 from hpc_es.programs.best_programs import UniquePriorityQueue
@@ -353,6 +354,11 @@ def _progress(master: Arrays, rewards: Array) -> dict[str, Array]:
 def _distinct(chunks: Sequence[Arrays]) -> int:
     """Return the number of distinct programs of a batch."""
     return len({row.tobytes() for arrays in chunks for row in arrays["tokens"]})
+
+
+def needs(options: Options) -> Needs:
+    """Return the requirements under these options."""
+    return with_asynchronous_updates(NEEDS) if options.updates == "asynchronous" else NEEDS
 
 
 build = PolicyGradient

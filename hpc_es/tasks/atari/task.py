@@ -6,6 +6,7 @@ The result of a job depends on its parameters and seeds only. ale_py is imported
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -13,8 +14,8 @@ import numpy as np
 from hpc_es.config.options import Count, Fraction, Natural, option, options
 from hpc_es.config.schema import NO_NUMBERS, Reduction
 from hpc_es.core.data import Column, Discrete, ObservationSpec, Outcome, Poll, Spaces, behaviour, info_numbers
+from hpc_es.core.declarations import Offers, Searched
 from hpc_es.core.errors import ConfigError, as_yaml, missing_text, nearest
-from hpc_es.core.interfaces import Offers, Searched
 from hpc_es.core.keys import Keys
 from hpc_es.core.policy import Actor, Batch, Policy
 from hpc_es.tasks.episodes.behaviour import BehaviourOptions, behaviour_from_options
@@ -25,7 +26,13 @@ if TYPE_CHECKING:
     from hpc_es.tasks.atari.backend import AtariBackend, AtariEnvironment
     from hpc_es.tasks.atari.images import Resize
 
-OFFERS = Offers(problems=("vectors", "trajectories"), policy=True, any_chunks=True, info=True)
+OFFERS = Offers(
+    problems=("vectors", "trajectories"),
+    policy=True,
+    any_chunks=True,
+    info=True,
+    single_episodes={"episodes_per_job": 1, "on_failed_episode": "drop"},
+)
 
 # Defaults of the options that a protocol determines.
 PROTOCOLS: Mapping[str, Mapping[str, Any]] = {
@@ -246,6 +253,11 @@ def require_smaller(size: tuple[int, int], limits: tuple[int, int], name: str) -
     ]
     if problems:
         raise ConfigError(problems)
+
+
+def offers(options: Options) -> Offers:
+    """Return the capabilities under these options."""
+    return replace(OFFERS, observation_limit=options.observation_normalization.limit)
 
 
 def build(options: Options, repetition: int = 0, info: Mapping[str, Reduction] = NO_NUMBERS) -> Atari:

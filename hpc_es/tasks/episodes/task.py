@@ -7,6 +7,7 @@ it also depends on the chunk.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,8 +16,9 @@ from hpc_es.config.schema import NO_NUMBERS, Reduction
 from hpc_es.config.source_code import is_installed, source_hash
 from hpc_es.core.closing import close, closing
 from hpc_es.core.data import Column, Outcome, Poll, behaviour, info_numbers
+from hpc_es.core.declarations import Offers, Searched
 from hpc_es.core.errors import ConfigError
-from hpc_es.core.interfaces import PROBE_SECONDS, Cutting, Offers, Searched
+from hpc_es.core.interfaces import PROBE_SECONDS, Cutting
 from hpc_es.core.keys import Keys
 from hpc_es.core.policy import Actor, Batch, Policy
 from hpc_es.tasks.episodes import environments, native_backend, policy_spaces
@@ -38,7 +40,8 @@ OFFERS = Offers(
     policy=True,
     any_chunks=True,
     info=True,
-    time_limits=("max_episode_steps", "episode_timeout_seconds"),
+    counts_steps=True,
+    single_episodes={"episodes_per_job": 1, "on_failed_episode": "drop"},
 )
 
 
@@ -214,6 +217,22 @@ def _random_infos(make: Callable[[], environments.Environment]) -> Iterator[Mapp
         steps = random_episode(environment)
         next(steps)
         yield from (info for _, _, info in steps)
+
+
+def offers(options: Options) -> Offers:
+    """Return the capabilities under these options."""
+    limits = {
+        "max_episode_steps": options.max_episode_steps,
+        "episode_timeout_seconds": options.episode_timeout_seconds,
+    }
+    unset = tuple(name for name, limit in limits.items() if limit is None)
+    return replace(
+        OFFERS,
+        any_chunks=options.stepping != "vector",
+        unset_limits=unset,
+        wrapped=bool(options.wrappers),
+        observation_limit=options.observation_normalization.limit,
+    )
 
 
 def sources(section: Mapping[str, Any], directory: Path) -> dict[str, str]:

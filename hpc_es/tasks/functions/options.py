@@ -7,7 +7,7 @@ vectors outside of the bounds are moved inside. Named parameters have scales: se
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from functools import cached_property
 from typing import Annotated, Literal
 
@@ -15,6 +15,7 @@ import numpy as np
 
 from hpc_es.config.options import Count, Limits, Natural, NonNegative, PathText, Positive, option, options
 from hpc_es.core.data import Float64, dataclass
+from hpc_es.core.declarations import Offers, Requirement, Setting
 from hpc_es.core.interfaces import MixedCoordinates
 from hpc_es.tasks.functions.journal import Mode
 from hpc_es.tasks.functions.parameters import Choices, Discrete, Parameter, Scale, Value, decoded, scale_of
@@ -417,3 +418,22 @@ def _width_problem(bounds: Bounds) -> str | None:
     high, low = float(bounds.high[index]), float(bounds.low[index])
     expected = f"expected {NARROWEST:g} to {WIDEST:g} more than low, which is {low:g}; null is no bound"
     return f"is {high:g} in coordinate {index}: {expected}"
+
+
+def offers_of_search(offers: Offers, options: SearchOptions) -> Offers:
+    """Return the capabilities of a task with these options."""
+    requires: tuple[Requirement, ...] = ()
+    if options.close_at is not None:
+        because = Setting("task.close_at", "set")
+        requires = (
+            Requirement("mpi.schedule", ("on_demand",), because),
+            Requirement("mpi.chunk_size", ("auto", 1), because),
+            Requirement("mpi.fault_tolerance", (False,), because),
+        )
+    return replace(
+        offers,
+        goal=options.goal,
+        close_at=options.close_at,
+        requires=requires,
+        unset_limits=("timeout_seconds",) if options.timeout_seconds is None else (),
+    )

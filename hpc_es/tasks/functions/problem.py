@@ -168,6 +168,14 @@ class ObjectiveProblem(ProblemDefaults):
     def first_candidates(self, population: int) -> Float64 | None:
         return None if self.initial_points is None else self.initial_points.first_candidates(population)
 
+    def unknown_points(self) -> int | None:
+        """Return the number of initial points without a value, None if there are no points."""
+        return None if self.initial_points is None else self.initial_points.unknown
+
+    def points_text(self, population: int) -> str:
+        """Return which initial points are candidates of a first generation of this size, "" if there are none."""
+        return "" if self.initial_points is None else self.initial_points.use_text(population)
+
     def open(self, run: RunContext) -> None:
         self._run = run
         self._evaluator.open(run)

@@ -19,8 +19,9 @@ import numpy as np
 from hpc_es.config.options import Count, Natural, option, options
 from hpc_es.config.source_code import source_hash
 from hpc_es.core.data import Box, Column, Float32, Jobs, Normaliser, Outcome, Poll, ProblemState, behaviour
+from hpc_es.core.declarations import Offers, Searched
 from hpc_es.core.errors import ConfigError, RunError, UserError
-from hpc_es.core.interfaces import Offers, RunContext, Searched, SearchSize
+from hpc_es.core.interfaces import RunContext, SearchSize
 from hpc_es.core.keys import Keys
 from hpc_es.core.policy import Batch, Policy, PurePolicy, ReferencePolicy
 from hpc_es.core.population import (
@@ -189,7 +190,13 @@ class CompiledTrajectories(PolicyTrajectories):
         return self._compiled_task.environment_info()
 
 
-OFFERS = Offers(problems=("vectors", "trajectories"), policy=True, compiled=True, automatic_sizes=True)
+OFFERS = Offers(
+    problems=("vectors", "trajectories"),
+    policy=True,
+    compiled=True,
+    automatic_sizes=True,
+    single_episodes={"episodes_per_job": 1, "on_failed_episode": "drop"},
+)
 LANES, JOBS_PER_CALL = 16, 64
 # Of `auto`. On a CPU the parameters of all lanes stay in its cache, and a population is some calls.
 CPU_LANES, CPU_LANE_BYTES, CPU_JOBS, CALLS = (16, 64), 1 << 20, (16, 256), 4
@@ -430,6 +437,12 @@ def behaviour_indices(options: FinalObservationOptions | None, width: int) -> tu
         text = f"has {wrong[0]}, but an observation has {width} numbers: expected 0 to {width - 1}"
         raise ConfigError([("task.behaviour.final_observation", text)])
     return options.final_observation
+
+
+def offers(options: Options) -> Offers:
+    """Return the capabilities under these options."""
+    limit = options.observation_normalization.limit
+    return replace(OFFERS, platform=options.platform, observation_limit=limit)
 
 
 def sources(section: Mapping[str, Any], directory: Path) -> dict[str, str]:

@@ -42,8 +42,9 @@ from hpc_es.core.data import (
     info_numbers,
     row_dtype,
 )
+from hpc_es.core.declarations import Offers, Searched
 from hpc_es.core.errors import ConfigError, EvaluationError, Failure, RunError, failure_from_error, failure_from_text
-from hpc_es.core.interfaces import Offers, RunContext, Searched, SearchSize
+from hpc_es.core.interfaces import RunContext, SearchSize
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.core.policy import Policy, Tree
 from hpc_es.core.population import Factorisation, Perturbed, Population, candidate_parts

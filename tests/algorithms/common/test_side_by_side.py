@@ -11,6 +11,7 @@ from hpc_es import Strategy
 from hpc_es.algorithms.common.side_by_side import FIRST_SMALL, SMALL, AlternatingLine
 from hpc_es.config.loading import validate
 from hpc_es.core.errors import ConfigError
+from hpc_es.training.build import build_task
 
 
 def search(kind: str = "cma_es", **options: Any) -> Strategy:
@@ -67,7 +68,10 @@ def test_both_searches_improve(kind: str) -> None:
         ({"algorithm": {"restarts": "ipop"}}, "side_by_side: is true, but restarts is ipop: expected restarts: bipop"),
         ({"mpi": {"schedule": "static"}}, "is 'static', but algorithm.side_by_side is true: expected on_demand"),
         ({"task": {"close_at": 0.9}}, "task.close_at: is 0.9, but algorithm.side_by_side is true"),
-        ({"task": {"constraints": 1, "constraint_handling": "augmented_lagrangian"}}, "expected feasible_first"),
+        (
+            {"task": {"constraints": 1, "constraint_handling": "augmented_lagrangian"}},
+            "algorithm.side_by_side: is true",
+        ),
     ],
 )
 def test_settings_that_do_not_fit_are_config_errors(changes: dict[str, Any], message: str) -> None:
@@ -78,4 +82,5 @@ def test_settings_that_do_not_fit_are_config_errors(changes: dict[str, Any], mes
         "stop": {"generations": 1},
     }
     with pytest.raises(ConfigError, match=message):
-        validate({name: {**section, **changes.get(name, {})} for name, section in data.items()})
+        config = validate({name: {**section, **changes.get(name, {})} for name, section in data.items()})
+        build_task(config)

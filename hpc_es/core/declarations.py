@@ -1,0 +1,124 @@
+"""What the kinds of a config declare, so that nothing else needs to know their options.
+
+Constants are `NEEDS` of an algorithm and `OFFERS` of a task. What depends on options is the result of a function of the
+kind: `needs(options)`, `offers(options)`, or `computes(options)` for a policy. `config.setup` calls them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import field, replace
+from typing import Literal
+
+from hpc_es.core.data import Column, Json, dataclass
+
+Searched = Literal["vectors", "programs", "trajectories"]
+Goal = Literal["minimise", "maximise"]
+Backend = Literal["numpy", "jax", "tensorflow"]  # library that computes a policy
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What the options of a kind say, in the words of messages, such as "algorithm.delay is 2"."""
+
+    key: str  # of the config
+    value: str  # as in the config
+
+    def __str__(self) -> str:
+        return f"{self.key} is {self.value}"
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """Values of another section of the config without which options of a kind do not work."""
+
+    key: str  # of a section without kinds, such as "mpi.schedule"
+    values: tuple[Json, ...]  # that are allowed
+    because: Setting
+    remedy: str = ""  # after the first allowed value, which messages name
+
+
+@dataclass(frozen=True, kw_only=True)
+class Needs:
+    """Requirements of an algorithm, declared as `NEEDS` of its module or class.
+
+    What depends on options is declared by a function `needs(options)` beside it, which returns `NEEDS` with changes.
+    """
+
+    searches: Searched  # kind of problem
+    policy: str = "mlp"  # default kind of policy, for tasks in which a policy acts
+    noise: bool = False  # whether it perturbs parameters with a `Noise`
+    max_rank: float = 0  # largest `noise.rank` that it supports: 0, 1 or infinite; squares are summed with rank 1 only
+    tensorflow: bool = False  # whether the algorithm itself uses TensorFlow, unless the policy is computed by JAX
+    gradients: bool = False  # whether chunks return gradients; results then depend on the chunks
+    columns: tuple[Column, ...] = ()  # further columns of the rows, filled by its `evaluate`
+    presets: Mapping[str, Json] = field(default_factory=dict)  # defaults of other sections of the config, by dotted key
+    growing: bool = False  # whether arrays of its state may change their shapes, such as an archive
+    stochastic: bool = False  # whether its policies return probabilities, from which actions are sampled
+    value: bool = False  # whether it learns a value function, for which custom networks have a further output
+    mixed: bool = False  # whether it adapts to discrete coordinates, and samples choices
+    injects: bool = False  # whether vectors from elsewhere, such as initial points, can replace its candidates
+    # Depending on options:
+    requires: tuple[Requirement, ...] = ()  # of other sections
+    in_flight: Setting | None = None  # why ranks evaluate several generations at the same time
+    asynchronous: Setting | None = None  # why each worker makes updates of its own
+    side_by_side: bool = False  # whether two searches of a `DistributionStrategy` alternate
+    equal_generations: bool = True  # whether all generations have the same number of jobs, each a whole episode
+    samples_evaluations: bool = False  # whether actions are sampled in evaluations too
+    independent_batches: bool = True  # whether a batch can be evaluated that the run then does not know of
+    jobs: int | None = None  # of a generation, if building the algorithm would import TensorFlow
+
+
+@dataclass(frozen=True, kw_only=True)
+class Offers:
+    """Capabilities of a task, declared as `OFFERS` of its module or class.
+
+    What depends on options is declared by a function `offers(options)` beside it, which returns `OFFERS` with changes.
+    """
+
+    problems: tuple[Searched, ...]  # kinds of problem that the task can make
+    policy: bool = False  # whether a policy acts in the task
+    values: bool = False  # whether jobs have values to which `stop.target_value` can refer
+    any_chunks: bool = False  # whether results are independent of the chunks, except for gradients
+    info: bool = False  # whether `build` has the argument `info`, for the numbers of `report.info`
+    compiled: bool = False  # whether it compiles the pure form of the policy or a model, and chooses the jobs of a call
+    measures_centre: bool = False  # whether evaluations measure vectors without a policy: `hpc-es eval`, target_return
+    automatic_sizes: bool = False  # whether its options are `AutomaticSizes`
+    counts_steps: bool = False  # whether a job has steps, which messages count
+    # Options with which a job of training is a single episode whose failure is counted, as evaluations need it.
+    single_episodes: Mapping[str, Json] = field(default_factory=dict)
+    # Depending on options:
+    requires: tuple[Requirement, ...] = ()  # of other sections
+    wrapped: bool = False  # whether its environments have wrappers that the config names
+    observation_limit: float | None = None  # of normalised observations; None: they are not normalised
+    goal: Goal | None = None  # of values; None: there are only returns, which are maximised
+    close_at: float | None = None  # share of a generation's jobs after which the rest is given up: `ClosableProblem`
+    platform: Literal["cpu", "gpu"] | None = None  # in place of `device`
+    unset_limits: tuple[str, ...] = ()  # options that could limit the time or the steps of a job, and do not
+
+    @property
+    def sign(self) -> int:
+        """The factor between values and returns."""
+        return -1 if self.goal == "minimise" else 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Computes:
+    """How a policy computes, as a function `computes(options)` of its kind declares it.
+
+    A kind without this function computes with NumPy, or with what it sets up itself.
+    """
+
+    backend: Backend = "numpy"  # library that computes it, and whose device is decided for it
+    backends: tuple[Backend, ...] = ()  # that its option `backend` may name
+    any_chunks: bool = False  # whether results are independent of the chunks
+    low_rank_only: Setting | None = None  # an option that has an effect with `noise.rank` only
+    own_calls: tuple[str, ...] = ()  # options without effect if the task compiles the policy
+    in_numpy: Mapping[str, Json] = field(default_factory=dict)  # options with which NumPy computes it, if it can
+
+
+def with_asynchronous_updates(needs: Needs) -> Needs:
+    """Return the requirements of an algorithm whose option `updates` is asynchronous."""
+    why = Setting("algorithm.updates", "asynchronous")
+    requires = (*needs.requires, Requirement("mpi.fault_tolerance", (False,), why))
+    return replace(needs, asynchronous=why, requires=requires, equal_generations=False)
