@@ -10,9 +10,10 @@ from __future__ import annotations
 import json
 import math
 import os
+import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import astuple, replace
 from functools import partial
 from pathlib import Path
@@ -62,26 +63,31 @@ def run_experiment(
     resume: Resume = "auto",
     shard: Shard | None = None,
     on_row: OnRow | None = None,
+    workers: int | None = None,
 ) -> ExitReason:
     """Run all repetitions of this shard; every rank calls this and returns the same reason.
 
     A single repetition runs in `directory` itself, several in directory/repetition_0000 and so on.
     `on_row(repetition, row)` is called on rank 0 of a group after each generation; if it returns False, that repetition
-    ends early.
+    ends early. `workers` processes evaluate if the world has no other ranks.
     """
 
     def run(restarted: bool) -> ExitReason:
         mode: Resume = "auto" if restarted else resume
         if config.repetitions == 1:
-            request = RunRequest(directory, mode, on_row=on_row, ends_program=on_row is None)
+            request = RunRequest(directory, mode, on_row=on_row, ends_program=on_row is None, workers=workers)
             return run_once(world, signals, config, request)[0]
         try:
-            return Repetitions(world, signals, config, directory, shard, on_row).run(mode)
+            return Repetitions(world, signals, config, directory, shard, on_row, workers).run(mode)
         except CollectiveExit as ended:
             return ended.reason
 
     try:
         on_all_ranks(lambda: decide_device(config, world))
+        if workers is not None:
+            from hpc_es.training.pool import require_pool
+
+            on_all_ranks(lambda: require_pool(config))
     except CollectiveExit as ended:
         return ended.reason
     return with_recovery(world, run) if config.mpi.fault_tolerance else run(restarted=False)
@@ -97,6 +103,7 @@ class Repetitions:
     directory: Path
     shard: Shard | None
     on_row: OnRow | None
+    workers: int | None = None
 
     def run(self, resume: Resume) -> ExitReason:
         """Open the directory, run the share of this group, and wait for the others."""
@@ -177,7 +184,9 @@ class Repetitions:
         if on_rank_0(group, is_done, lambda done: {"done": done})[1]["done"]:
             return ExitReason(0)
         shows_progress = self.world.rank == 0
-        request = RunRequest(self.path(repetition), "auto", repetition, shared, self.on_row, shows_progress)
+        request = RunRequest(
+            self.path(repetition), "auto", repetition, shared, self.on_row, shows_progress, workers=self.workers
+        )
         reason, result = run_once(group, self.signals, self.config, request)
         if reason.in_use and self.shard is not None:  # another task of the array runs it
             return ExitReason(0, reason.text)
@@ -325,6 +334,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--resume", choices=("auto", "never", "require"), default="auto", help=text)
     text = "run part i of n of the repetitions, i from 0 (default: the index in a SLURM job array, or all)"
     parser.add_argument("--shard", metavar="i/n", help=text)
+    text = "without MPI: number of processes on this machine that evaluate"
+    parser.add_argument("--workers", type=whole_number, metavar="N", help=text)
     text = "validate config, environment and policy; do not train"
     parser.add_argument("--check", action="store_true", help=text)
     text = "with --check: number of ranks; report whether all of them will have work"
@@ -333,9 +344,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-call", dest="call", action="store_false", help=text)
 
 
+def has_workers(words: Sequence[str]) -> bool:
+    """Return whether these words of a command line ask for workers in place of MPI, which then is not initialised."""
+    return any(word.partition("=")[0] == "--workers" for word in words)
+
+
 def run_job(read_arguments: Callable[[], argparse.Namespace]) -> int:
     """Prepare and train on every rank, and return the exit status; the arguments are read on rank 0."""
-    world = connect()
+    world = connect() if not has_workers(sys.argv) else World("none")
     signals = Signals()
     try:
         _, message = on_rank_0(world, lambda: _job_message(read_arguments()), dict)
@@ -346,7 +362,8 @@ def run_job(read_arguments: Callable[[], argparse.Namespace]) -> int:
             from hpc_es.storage.results import Shard
 
             shard = Shard(*message["shard"])
-        reason = run_experiment(world, signals, config, Path(message["output"]), message["resume"], shard)
+        output, resume, workers = Path(message["output"]), message["resume"], message["workers"]
+        reason = run_experiment(world, signals, config, output, resume, shard, workers=workers)
     except CollectiveExit as ended:
         reason = ended.reason
     if world.rank == 0 and reason.text and reason.status != INTERRUPTED:
@@ -368,11 +385,16 @@ def _job_message(options: argparse.Namespace) -> JsonObject:
         shard = Shard.of_array(os.environ)
     if options.ranks is not None and not options.check:
         raise UserError("--ranks is only for --check; the launcher sets the ranks of a run: mpiexec -n 4, srun -n 64")
+    if options.workers is not None:
+        from hpc_es.training.pool import alone
+
+        alone(options.workers)
     output = str(here / options.output) if options.output else None
     return {
         **config_message(config),
         "output": output or str(here / str(config.output)),
         "resume": options.resume,
+        "workers": options.workers,
         "shard": astuple(shard) if shard else None,
         "check": {"ranks": options.ranks, "output": output, "call": options.call} if options.check else None,
     }

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from uuid import uuid4
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +26,7 @@ from hpc_es.core.global_generators import GlobalGenerators
 from hpc_es.core.paths import argument
 from hpc_es.mpi.connect import connect
 from hpc_es.mpi.guard import Signals, install_hooks
+from hpc_es.mpi.scheduler import Work
 from hpc_es.mpi.world import World
 from hpc_es.report.progress import Progress
 from hpc_es.storage.files import finite
@@ -33,10 +37,12 @@ from hpc_es.tasks.functions.problem import BestVector
 from hpc_es.tasks.functions.python_evaluator import PythonEvaluator, objective
 from hpc_es.training.budget import budget_warning
 from hpc_es.training.build import Parts
-from hpc_es.training.collective import CollectiveExit, on_rank_0
+from hpc_es.training.collective import CollectiveExit, FailureReports, on_rank_0
 from hpc_es.training.compatibility import points_text, rounding_warnings
+from hpc_es.training.executors import Executor
 from hpc_es.training.generation import MetricsRow
 from hpc_es.training.loop import Training
+from hpc_es.training.pool import PoolExecutor, Workers, alone, one_thread, require_pool
 from hpc_es.training.recorder import Recorder
 
 EVALUATIONS = 10_000  # default limit
@@ -115,6 +121,7 @@ def minimize(
     constraint_handling: str = "feasible_first",
     initial_points: str | Path | Points | None = None,
     verbose: bool = False,
+    workers: Workers | None = None,
     **options: object,
 ) -> Minimum:
     """Minimise `f` from `x0` with step size `sigma0` on all ranks of the job, by default with CMA-ES.
@@ -141,6 +148,8 @@ def minimize(
       metrics of the generation. If its only parameter is named x or xk, it gets the best vector. If it raises
       StopIteration, the search ends.
     - `verbose`: whether rank 0 prints progress lines, at most one per second, as a run of the function would.
+    - `workers`: without MPI, the number of processes that evaluate `f`, or a callable such as the map of a pool, which
+      gets `f` with each chunk. See docs/guides/workers.md.
     - `options` are the options of the algorithm, as in `Strategy`.
 
     Under MPI every rank calls this function with the same arguments and gets the same result, whatever the number of
@@ -150,7 +159,7 @@ def minimize(
     `hpc_es.core.errors.RunFailedError` on every rank if all evaluations of the first generation or of two consecutive
     generations failed, or if none had succeeded at the end.
     """
-    world = connect()
+    world = connect() if workers is None else alone(workers)
     install_hooks()
 
     def data() -> ConfigData:
@@ -172,13 +181,27 @@ def minimize(
         }
 
     generators = GlobalGenerators()
-    with generators.exchanged(), exits_as_errors():
+    with one_thread(workers), generators.exchanged(), exits_as_errors():
         config = _config(world, data, f, arguments, initial_points)
         signals = Signals()
         try:
             with exits_as_errors():  # again, since a KeyboardInterrupt is no Ctrl-C while signals are handled
                 parts = _parts(config, f, arguments, initial_points)
-                return _run(world, signals, config, parts, callback=callback, generators=generators, verbose=verbose)
+                recipe = None
+                if workers is not None:
+                    require_pool(config)
+                    recipe = SearchRecipe(dump_json(config), f, arguments, initial_points)
+                return _run(
+                    world,
+                    signals,
+                    config,
+                    parts,
+                    callback=callback,
+                    generators=generators,
+                    verbose=verbose,
+                    workers=workers,
+                    recipe=recipe,
+                )
         finally:
             signals.restore()
             world.poll = None
@@ -232,6 +255,21 @@ def _parts(
     return parts_of(config, task, config.task.batch or 1)
 
 
+@dataclass(frozen=True)
+class SearchRecipe:
+    """How a worker gets the parts of a search."""
+
+    config: str  # as JSON
+    f: Callable[..., object]
+    arguments: Mapping[str, object] | None
+    initial_points: str | Path | Points | None
+    key: str = field(default_factory=lambda: uuid4().hex)
+
+    def parts(self) -> Parts:
+        """Build the parts."""
+        return _parts(parse_resolved(self.config), self.f, self.arguments, self.initial_points)
+
+
 def _run(
     world: World,
     signals: Signals,
@@ -241,28 +279,34 @@ def _run(
     callback: Callback | None,
     generators: GlobalGenerators,
     verbose: bool,
+    workers: Workers | None,
+    recipe: SearchRecipe | None,
 ) -> Minimum:
     state = parts.initial()
     recorder = Recorder(config, parts.problem, state) if world.rank == 0 else None
     progress = Progress(None, config.stop, goal="minimise") if verbose and recorder is not None else None
     if progress is not None and (text := points_text(config, parts.problem)):
         progress.message(text)
-    training = Training(config, world, parts, signals.count, recorder, state)
+    make_executor: Callable[[Work, FailureReports], Executor] | None = None
+    if workers is not None and recipe is not None:
+        make_executor = partial(PoolExecutor, recipe, workers, signals.count)
+    training = Training(config, world, parts, signals.count, recorder, state, make_executor=make_executor)
     signals.abort_if_hung = training.abort_if_hung
     call = _with_scipy_arguments(callback) if callback is not None else None
     is_stopped = False
     row: MetricsRow = {}
-    for row in training.run():
-        if progress is not None:
-            progress.update(row)
-        if call is not None and recorder is not None and not is_stopped:
-            so_far = _so_far(config, parts, training, recorder, row)
-            with generators.exchanged(), exits_as_errors("the callback", "raise StopIteration to end the search"):
-                try:
-                    call(so_far)
-                except StopIteration:
-                    is_stopped = True
-                    training.stop()
+    with contextlib.closing(training):
+        for row in training.run():
+            if progress is not None:
+                progress.update(row)
+            if call is not None and recorder is not None and not is_stopped:
+                so_far = _so_far(config, parts, training, recorder, row)
+                with generators.exchanged(), exits_as_errors("the callback", "raise StopIteration to end the search"):
+                    try:
+                        call(so_far)
+                    except StopIteration:
+                        is_stopped = True
+                        training.stop()
 
     if progress is not None:
         progress.finish(f"ended by {'the callback' if is_stopped else recorder.reason if recorder else ''}")

@@ -30,6 +30,7 @@ from hpc_es.training.collective import CollectiveExit, config_from_message, conf
 from hpc_es.training.compatibility import require_gradient
 from hpc_es.training.generation import MetricsRow
 from hpc_es.training.loop import AfterTrainStep
+from hpc_es.training.pool import Workers, alone, one_thread, require_pool
 from hpc_es.training.run import Run, RunRequest, start_run
 from hpc_es.training.triggers import IntervalTrigger
 
@@ -42,6 +43,7 @@ def train(
     output: str | Path | None = None,
     triggers: Sequence[Trigger] = (),
     after_train_step: AfterTrainStep | None = None,
+    workers: Workers | None = None,
 ) -> TrainingRun:
     """Start or resume a run; iterate over the result to train and to get the metrics of each generation.
 
@@ -63,15 +65,20 @@ def train(
       the arrays of the batch and the terms of the loss; `loss["loss"]` is their weighted sum. It does not change the
       results, but batches are sent to rank 0.
 
+    - `workers`: without MPI, the number of processes that evaluate, or a callable such as the map of a pool of Dask,
+      Ray, joblib or `concurrent.futures`. Results are those of any number of ranks. See docs/guides/workers.md.
+
     Under MPI every rank calls this function; the body of the loop runs on rank 0 only. Raises UserError on rank 0 and
     SystemExit on the other ranks for errors that the user can correct.
     """
-    world = connect()
+    world = connect() if workers is None else alone(workers)
     install_hooks()
     for run in [_deleted_elsewhere.pop() for _ in range(len(_deleted_elsewhere))]:
         run.close()
-    generators = GlobalGenerators()
-    with generators.exchanged(), exits_as_errors():
+    generators, threads = GlobalGenerators(), contextlib.ExitStack()
+    threads.enter_context(one_thread(workers))
+    with contextlib.ExitStack() as on_error, generators.exchanged(), exits_as_errors():
+        on_error.push(threads)
         try:
             request, message = on_rank_0(
                 world,
@@ -82,8 +89,10 @@ def train(
             raise (ended.__cause__ or Exit(ended.reason.status)) from None
         run_request = RunRequest(Path(message["directory"]), keeps_samples=message["keeps_samples"])
         if request is not None:
-            run_request = request[0]
-        return _started(world, message, run_request, generators)
+            run_request = replace(request[0], workers=workers)
+        run = _started(world, message, run_request, generators)
+        run.at_end = on_error.pop_all().close
+        return run
 
 
 def _started(world: World, message: JsonObject, request: RunRequest, generators: GlobalGenerators) -> TrainingRun:
@@ -92,6 +101,8 @@ def _started(world: World, message: JsonObject, request: RunRequest, generators:
         with exits_as_errors():
             received = config_from_message(world, message)
             on_all_ranks(lambda: decide_device(received, world))
+            if request.workers is not None:
+                require_pool(received)
             run = TrainingRun(start_run(world, signals, received, request), signals, generators)
         for trigger in request.triggers:
             trigger.run = weakref.ref(run)  # weak, so that a run without other references is closed
@@ -185,6 +196,7 @@ class TrainingRun:
     def __init__(self, run: Run, signals: Signals, generators: GlobalGenerators) -> None:
         self._run, self._signals, self._generators = run, signals, generators
         self._process = OwnProcess()
+        self.at_end: Callable[[], None] = lambda: None  # called when the run has ended
         self._thread = threading.get_ident()
         self._rows: Generator[MetricsRow] = run.rows()
 
@@ -271,6 +283,7 @@ class TrainingRun:
         if not self._signals.restore():  # the main thread does it, by the next run or at the end
             _deleted_elsewhere.append(self)
         self._run.close()
+        self.at_end()
 
     def __iter__(self) -> TrainingRun:
         return self

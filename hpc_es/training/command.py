@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 
 import numpy as np
@@ -31,8 +31,8 @@ class Command:
     kind: Kind
     generation: int = 0  # number of the state
     is_interrupted: bool = False  # whether the run ends by a signal
-    plan: CutPlan = CutPlan()
-    transfer: Transfer = Transfer()  # of the state's shared arrays
+    plan: CutPlan = field(default_factory=CutPlan)
+    transfer: Transfer = field(default_factory=Transfer)  # of the state's shared arrays
     limit: int | None = None  # jobs of the generation; None: all
     stored: StoredOutcomes | None = None  # of the generation, which was cut short before a restart
 

@@ -1,7 +1,8 @@
 """Executors evaluate a generation: in this process (`SerialExecutor`) or on all ranks of a job (`MpiExecutor`).
 
-Both run the same steps (`Executor.run`) and differ in how rows and blocks are collected. Each rank sends its timings in
-a header in front of its rows. `Rank0Alone` chooses between both in the jobs of cheap functions.
+A third one, without MPI, is in `training/pool.py`. All of them run the same steps (`Executor.run`) and differ in how
+rows and blocks are collected. Each rank sends its timings in a header in front of its rows. `Rank0Alone` chooses
+between the first two in the jobs of cheap functions.
 """
 
 from __future__ import annotations
@@ -112,10 +113,15 @@ class Executor(ABC):
         self._timed: dict[int, TimedChunk] = {}  # this generation's chunks, by index
         self._elapsed: dict[int, float] = {}  # seconds of this rank's chunks, by index
 
+    workers = 1  # for which chunks are cut
+
     @property
     def evaluators(self) -> Sequence[int]:
-        """Ranks that share the chunks."""
+        """Workers that share the chunks; in a job, ranks."""
         return (0,)
+
+    def close(self) -> None:  # noqa: B027  most have started nothing
+        """End what the executor has started."""
 
     def run(self, generation: Generation) -> Evaluated:
         """Evaluate all rounds, then compute the blocks of the update."""
@@ -306,7 +312,7 @@ class MpiExecutor(Executor):
         is_large: bool = False,
     ) -> None:
         super().__init__(signals, reports, RankClock(world))
-        self._world, self._work = world, work
+        self._world, self._work, self.workers = world, work, world.size
         self._replicated, self._is_large = replicated, is_large
         self._cache = OutcomeCache(world)
 

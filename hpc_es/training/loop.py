@@ -28,8 +28,8 @@ from hpc_es.mpi.world import World
 from hpc_es.training.budget import budget_warning, may_be_cut
 from hpc_es.training.build import Parts
 from hpc_es.training.chunking import ChunkPlanner
-from hpc_es.training.command import Command, Kind
 from hpc_es.training.collective import INTERRUPTED, FailureReports, SharedState, contiguous
+from hpc_es.training.command import Command, Kind
 from hpc_es.training.executors import Executor, MpiExecutor, Rank0Alone, SerialExecutor
 from hpc_es.training.failure import give_up, report_failure
 from hpc_es.training.found import CentreEvaluation
@@ -90,6 +90,8 @@ class Training:
     after_train_step: AfterTrainStep | None = None  # of the caller; on rank 0
     profiler: Profiler | None = None  # with `report.profile`
     rank_log: RankLog | None = None  # with `report.rank_logs`
+    # In place of one for the ranks of the world, which then is a single one.
+    make_executor: Callable[[Work, FailureReports], Executor] | None = None
 
     def __post_init__(self) -> None:
         self._generation_now: Generation | None = None  # while it is evaluated
@@ -97,13 +99,12 @@ class Training:
         self._replicated = self.config.mpi.update == "replicated" and self.config.setup.needs.searches == "vectors"
         self._reports = FailureReports(self.world, self.writer.failed if self.writer else None)
         self.overwrites = self.state.theta.size >= OVERWRITTEN and self.parts.delay_line is None
-        self._executor = MpiExecutor(
-            self.world, self._work, self.signals, self._reports, self._replicated, self.overwrites
-        )
+        self._executor = self._new_executor()
         self._is_asynchronous = self.config.setup.needs.asynchronous is not None
         self._evaluations = EvaluationSchedule.from_config(self.config, self.parts.problem)
         self._closes = self.config.setup.offers.close_at is not None
-        self._planner = ChunkPlanner(self.config, self.parts, self.world, self._evaluations.jobs)
+        workers = self._executor.workers if self.make_executor is not None else None
+        self._planner = ChunkPlanner(self.config, self.parts, self.world, self._evaluations.jobs, workers)
         self._command = Command(kind=Kind.RUN)  # the last one
         self._shared = SharedState(self.world, self._replicated, self.state)
         self._alone = Rank0Alone.from_config(self.config, self.world, self.parts, self.signals, self._reports)
@@ -118,6 +119,20 @@ class Training:
         self._failure = ""  # rank 0: why the run has failed
         self.final: dict[str, float] = {}  # rank 0: results of the final evaluation
         self.callers_results: Results[object] | None = None  # rank 0: of the next generation, from a sample
+
+    def _new_executor(self) -> Executor:
+        if self.make_executor is not None:
+            return self.make_executor(self._work, self._reports)
+        return MpiExecutor(self.world, self._work, self.signals, self._reports, self._replicated, self.overwrites)
+
+    def _on_ranks(self) -> MpiExecutor:
+        """Return the executor of a run that no other one can evaluate."""
+        assert isinstance(self._executor, MpiExecutor)
+        return self._executor
+
+    def close(self) -> None:
+        """End what the executor has started."""
+        self._executor.close()
 
     def _new_work(self) -> Work:
         mpi = self.config.mpi
@@ -148,7 +163,7 @@ class Training:
     def continue_without_lost_ranks(self) -> None:
         """Prepare for another call of `run` on the surviving ranks."""
         self._work = self._new_work()
-        self._executor.continue_with(self._work)
+        self._on_ranks().continue_with(self._work)
         self._shared.reset()
         if self.writer is not None:
             self.writer.message(self.world.notes[-1])
@@ -428,7 +443,7 @@ class Training:
             evaluated,
             {**update.metrics, **problem_metrics(problem, before, self.state), **(more_metrics or {})},
             self.writer.counters,
-            (self.world.size, len(executor.evaluators)),
+            (self._executor.workers, len(executor.evaluators)),
             time.perf_counter() - started,
             self._info_keys,
         )
@@ -471,7 +486,7 @@ class Training:
             evaluated,
             {**metrics, **problem_metrics(problem, before, after), "skipped_update": 1.0},
             self.writer.counters,
-            (self.world.size, len(executor.evaluators)),
+            (self._executor.workers, len(executor.evaluators)),
             time.perf_counter() - started,
             self._info_keys,
         )
@@ -541,7 +556,7 @@ class Training:
         evaluation = np.zeros(0, self.parts.row)
         if self._evaluations.interval:
             evaluation = self._executor.run(self._new_generation(self._evaluations.jobs, train=False)).evaluation
-        phase = AsynchronousPhase(self.world, self._work, self._executor, self.parts)
+        phase = AsynchronousPhase(self.world, self._work, self._on_ranks(), self.parts)
         if self.writer is None:
             phase.serve_worker(self.state)
             return
@@ -569,7 +584,7 @@ class Training:
         """Run generations, several of them at the same time, until the run ends."""
         from hpc_es.training.delayed import DelayedPhase
 
-        phase = DelayedPhase(self.world, self._work, self._executor, self.parts, line)
+        phase = DelayedPhase(self.world, self._work, self._on_ranks(), self.parts, line)
         if self.writer is None:
             phase.serve_worker(self.state.master)
             return

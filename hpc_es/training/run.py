@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -40,6 +41,10 @@ from hpc_es.training.loop import AfterTrainStep, Training
 from hpc_es.training.sizes import sized, with_sizes
 
 if TYPE_CHECKING:
+    from hpc_es.mpi.scheduler import Work
+    from hpc_es.training.collective import FailureReports
+    from hpc_es.training.executors import Executor
+    from hpc_es.training.pool import Workers
     from hpc_es.training.profiler import Profiler
     from hpc_es.training.run_directory import OpenedRun, Resume
     from hpc_es.training.run_writer import RunWriter
@@ -65,6 +70,7 @@ class RunRequest:
     ends_program: bool = False  # whether the program ends after this run
     after_train_step: AfterTrainStep | None = None  # of the caller; on rank 0
     keeps_samples: bool = False  # whether after_train_step is set, on every rank
+    workers: Workers | None = None  # that evaluate, in place of ranks
 
 
 def run_once(
@@ -294,7 +300,16 @@ class Run:
         self.world, self.config, self._request, self._parts, self._writer = world, config, request, parts, writer
         self._log = log
         callback = request.after_train_step
-        self.training = Training(config, world, parts, signals.count, writer, state, 0, callback, profiler, log)
+        make_executor: Callable[[Work, FailureReports], Executor] | None = None
+        if (workers := request.workers) is not None:
+            from hpc_es.training.pool import PoolExecutor
+            from hpc_es.training.worker import RunRecipe
+
+            recipe = RunRecipe.of(config, request.directory.resolve(), request.repetition)
+            make_executor = partial(PoolExecutor, recipe, workers, signals.count)
+        self.training = Training(
+            config, world, parts, signals.count, writer, state, 0, callback, profiler, log, make_executor
+        )
         signals.abort_if_hung = self.training.abort_if_hung
         self._is_open = True
 
@@ -392,6 +407,7 @@ class Run:
         if not self._is_open:
             return
         self._is_open = False
+        self.training.close()
         if self._writer is not None:
             self._writer.close()
         task = self._parts.task
