@@ -20,7 +20,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 from zipimport import zipimporter
 
-from hpc_es.config.user_code import LIBRARIES, is_installed_in
+from hpc_es.config.user_code import LIBRARIES, is_installed_in, read_code
 
 MAIN = "__main__"
 
@@ -140,7 +140,8 @@ def _package_files(spec: ModuleSpec) -> Iterator[tuple[str, bytes]]:
     for parent, _, names in os.walk(folder):
         if not parent.endswith("__pycache__"):
             for path in (Path(parent, name) for name in names if name.endswith(suffixes)):
-                yield path.relative_to(folder).as_posix(), path.read_bytes()
+                with contextlib.suppress(OSError):  # what cannot be read as code cannot run
+                    yield path.relative_to(folder).as_posix(), read_code(path)
 
 
 def is_in_main(kind: str) -> bool:
@@ -205,7 +206,7 @@ def code_files(names: Iterable[str]) -> dict[Path, str]:
             if path in files or is_installed_in(str(path.parent)):
                 continue
             with contextlib.suppress(OSError):
-                content = path.read_bytes()
+                content = read_code(path)
                 files[path] = hashlib.sha256(content).hexdigest()
                 is_package = spec.submodule_search_locations is not None
                 package = spec.name if is_package else spec.name.rpartition(".")[0]

@@ -9,9 +9,11 @@ somebody else (`storage.trust`), a module is compared with them before it is exe
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import hashlib
 import os
+import stat
 import sys
 from collections.abc import Collection, Iterable, Iterator
 from importlib.machinery import (
@@ -39,7 +41,9 @@ LIBRARIES = frozenset(_LIBRARIES.split())  # what hpc_es imports, and what these
 _PACKAGE = str(Path(__file__).parents[1])
 _INSTALLED = ("site-packages", "dist-packages")
 
-_directories: dict[str, Collection[str] | None] = {}  # and the SHA-256 of the files that may run there; None: all
+MOST_SOURCE, MOST_COMPILED = 1 << 24, 1 << 29  # bytes of a file of code
+
+_directories: dict[str, Collection[str] | None] = {}  # and the `file_key` of the files that may run there; None: all
 _current: list[str] = []  # the directories of the last call
 _appended: set[str] = set()  # to sys.path
 
@@ -76,7 +80,8 @@ def import_from(directories: Iterable[str]) -> None:
     _current[:] = dict.fromkeys(map(os.path.normpath, directories))  # of two spellings one would have no limits
     own = str(current_directory()) if "" in sys.path else ""  # of an interactive Python, whose user imports from there
     for directory in _current:
-        if directory not in sys.path:  # "" and "." do not count: code of the user may change the current directory
+        # "" and "." do not count: code of the user may change the current directory. Archives belong on PYTHONPATH.
+        if directory not in sys.path and Path(directory).is_dir():
             sys.path.append(directory)
             _appended.update({directory} - {own})
         _directories.setdefault(directory, None)
@@ -84,11 +89,12 @@ def import_from(directories: Iterable[str]) -> None:
 
 
 def import_only(allowed: Collection[str] | None) -> None:
-    """Let only files with these SHA-256 run that are imported from the present directories; None: all files.
+    """Let only files with these keys (`file_key`) run that are imported from the present directories; None: all files.
 
     What the user has put on sys.path stays as it is.
     """
-    _directories.update({directory: allowed for directory in _current if directory in _appended})
+    added = [directory for directory in _current if directory in _appended or directory not in sys.path]
+    _directories.update(dict.fromkeys(added, allowed))
 
 
 @contextlib.contextmanager
@@ -161,7 +167,7 @@ def _owner(directory: str) -> str | None:
 
 
 def _limits(directory: str) -> Collection[str] | None:
-    """Return the SHA-256 of the files that may run in this directory; None: all, as where the user has put it."""
+    """Return the keys of the files that may run in this directory; None: all, as where the user has put it."""
     owner = _owner(directory)
     if owner is None:
         return None
@@ -171,9 +177,13 @@ def _limits(directory: str) -> Collection[str] | None:
 
 
 def _importer(path: str) -> FileFinder:
-    """Return the finder of a directory with code of the user, as sys.path_hooks expect it; ImportError for others."""
+    """Return the finder of a directory with code of the user, as sys.path_hooks expect it; ImportError for others.
+
+    An archive that takes the place of a directory has no modules, but one that the user has put on sys.path has.
+    """
     directory = path or str(current_directory())
-    if _owner(directory) is None or not Path(directory).is_dir():
+    is_archive = not Path(directory).is_dir() and directory not in _directories and _limits(directory) is None
+    if _owner(directory) is None or is_archive:
         raise ImportError(path)
     return _Finder(
         directory,
@@ -193,16 +203,39 @@ class _Finder(FileFinder):
         return super().find_spec(fullname, target)
 
 
+def file_key(path: Path | str, digest: str) -> str:
+    """Return what is trusted of a file: its SHA-256 and its name, of `__init__.py` also that of its package."""
+    name = Path(path).name
+    if name.partition(".")[0] == "__init__":
+        name = f"{Path(path).parent.name}/{name}"
+    return f"file-{digest}-{hashlib.sha256(name.encode()).hexdigest()[:16]}"
+
+
+def read_code(path: Path | str) -> bytes:
+    """Return the content of a file of code, also through a link; OSError for pipes, devices and what is too large."""
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC), "rb") as file:
+        status = os.fstat(file.fileno())
+        most = MOST_COMPILED if str(path).endswith(tuple(EXTENSION_SUFFIXES)) else MOST_SOURCE
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "expected a regular file of code", str(path))
+        if status.st_size > most:
+            raise OSError(errno.EFBIG, f"expected a file of code of at most {most:,} bytes", str(path))
+        return file.read(most)
+
+
 def _require_allowed(path: str, content: bytes) -> None:
     """Raise UserError if this file is in a directory of which only other files may run."""
     allowed = _limits(str(Path(path).parent))
-    if allowed is not None and hashlib.sha256(content).hexdigest() not in allowed:
+    if allowed is not None and file_key(path, hashlib.sha256(content).hexdigest()) not in allowed:
         text = f"code of a run that is not trusted would import {path}, which is not among its trusted files"
         raise UserError(f"{text}: read it, and run hpc-es trust {path}, or give --trust (trust=True)")
 
 
 class _SourceLoader(SourceFileLoader):
     """Compiles the source, and neither reads nor writes compiled files."""
+
+    def get_data(self, path: str) -> bytes:
+        return read_code(path)
 
     def get_code(self, fullname: str) -> CodeType:
         path = self.get_filename(fullname)
@@ -216,7 +249,7 @@ class _CompiledLoader(SourcelessFileLoader):
     """Loads a module without source."""
 
     def get_data(self, path: str) -> bytes:  # once for its code, which is made of the bytes that are compared
-        content = super().get_data(path)
+        content = read_code(path)
         if path == self.path:
             _require_allowed(path, content)
         return content
@@ -226,5 +259,5 @@ class _ExtensionLoader(ExtensionFileLoader):
     """Loads a compiled library, which the dynamic linker reads again."""
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        _require_allowed(self.path, Path(self.path).read_bytes())
+        _require_allowed(self.path, read_code(self.path))
         return super().create_module(spec)

@@ -30,7 +30,6 @@ from hpc_es.config.source_code import MAIN, code_files, is_in_main, is_installed
 from hpc_es.core.data import ConfigData, JsonObject
 from hpc_es.core.errors import UserError, visible
 from hpc_es.core.ownership import open_to_others, stranger
-from hpc_es.core.run_files import sha256_of
 from hpc_es.storage.checkpoint import load
 from hpc_es.storage.checkpoint_directory import DIRECTORY, all_full
 from hpc_es.storage.trust_store import Store
@@ -40,7 +39,7 @@ _NAME = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_<][\w.<>-]*", re.ASCII)  # of an ob
 
 @dataclass(frozen=True)
 class Decision:
-    """What may be imported for a run, as rank 0 has decided: directories, and SHA-256 of files there (None: all)."""
+    """What may be imported for a run, as rank 0 has decided: directories, and keys of files there (None: all)."""
 
     directories: tuple[str, ...] = ()
     allowed: frozenset[str] | None = None
@@ -79,9 +78,15 @@ class Code:
     def digest(self) -> str:
         """What is trusted: files, names, and the texts that are given to them; numbers may change."""
         changed = {name: old for name, old in self.trained_with.items() if self.sources.get(name) != old}
-        files = sorted({*self.files.values()})
+        files = sorted([_place(path), digest] for path, digest in self.files.items())
         parts = {"sources": self.sources, "instead_of": changed, "files": files, "texts": self.texts}
-        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+        # No file has such a digest, whatever its content is.
+        return f"run-{hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()}"
+
+    @property
+    def keys(self) -> frozenset[str]:
+        """The keys of its files."""
+        return frozenset(user_code.file_key(path, digest) for path, digest in self.files.items())
 
     def lines(self) -> Iterator[str]:
         """Yield one line for each file, and for each name without a file."""
@@ -91,6 +96,12 @@ class Code:
         for name, digest in self.sources.items():
             if digest not in listed:
                 yield f"  {visible(name)}"
+
+
+def _place(path: Path) -> str:
+    """Return a path relative to the directory from which it is imported, so that a run may be moved."""
+    directories = [directory for directory in user_code.import_directories() if path.is_relative_to(directory)]
+    return path.relative_to(max(directories, key=len)).as_posix() if directories else path.name
 
 
 def find_code(data: ConfigData, recorded: Mapping[str, str]) -> Code:
@@ -149,7 +160,7 @@ def decide(path: Path, data: ConfigData, provenance: ConfigData, trusted: bool) 
         return Decision(directories)
 
     known = Store.of_user().digests()
-    only_known = Decision(directories, frozenset({*known, *code.files.values()}))
+    only_known = Decision(directories, known | code.keys)
     if code.digest in known:
         return only_known
 
@@ -265,13 +276,13 @@ def trust(store: Store, where: Path, code: Code) -> None:
         return
     store.add(code.digest, {"run": str(where), "code": list(code.sources), "files": list(map(str, code.files))})
     for path, digest in code.files.items():
-        store.add(digest, {"file": str(path)})
+        store.add(user_code.file_key(path, digest), {"file": str(path), "SHA-256": digest})
 
 
 def trust_file(store: Store, path: Path) -> str:
     """Add a file of code to the store, and return its SHA-256; OSError if that is not possible."""
-    digest = sha256_of(path)
-    store.add(digest, {"file": str(path)})
+    digest = hashlib.sha256(user_code.read_code(path)).hexdigest()
+    store.add(user_code.file_key(path, digest), {"file": str(path), "SHA-256": digest})
     return digest
 
 

@@ -1,4 +1,4 @@
-"""The user's store of trusted code: digests, as names of small files in a private directory."""
+"""The user's store of trusted code: keys of files and digests of runs, as names of files in a private directory."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from hpc_es.config import user_code
 from tests.helpers.harness import python
 
 PROGRAM = """
@@ -38,7 +39,8 @@ def test_limits_are_for_directories_that_a_run_has_added(first: str, mine: str, 
     for directory, name in ((here, "mine"), (other, "theirs")):
         directory.mkdir()
         (directory / f"{name}.py").write_text(f"name = {name!r}\n")
-    digests = frozenset([hashlib.sha256(b"name = 'theirs'\n").hexdigest()] if allowed else ())
+    digest = hashlib.sha256(b"name = 'theirs'\n").hexdigest()
+    digests = frozenset([user_code.file_key("theirs.py", digest)] if allowed else ())
     values = {"first": first.replace("HERE", str(here)), "other": str(other), "allowed": digests}
     (tmp_path / "program.py").write_text(PROGRAM.format(**values))
     done = python([str(tmp_path / "program.py")], cwd=here)

@@ -7,10 +7,12 @@ import json
 import os
 import py_compile
 import shutil
+import zipfile
 from pathlib import Path
 
 import pytest
 
+from hpc_es.config.resolved import plain_data
 from hpc_es.core.data import JsonObject
 from hpc_es.storage import checkpoint
 from tests.helpers.harness import Finished, mpiexec, python
@@ -90,8 +92,6 @@ class Place:
 
     def change_config(self, section: str, **options: object) -> None:
         """Change the config in all checkpoints."""
-        from hpc_es.config.resolved import plain_data
-
         for path in (self.run / "checkpoints").glob("*.h5"):
             old = checkpoint.load(path)
             data: JsonObject = plain_data(old.config_text)
@@ -358,3 +358,89 @@ def test_module_that_a_run_imports_late_is_trusted_with_it(place: Place) -> None
     place.open_to_all()
     place.call("eval", place.run, "--episodes", "1")
     assert (place.ran / "reset").exists()
+
+
+def test_helpers_that_are_exchanged_are_not_trusted(place: Place) -> None:
+    """Each of them has a content that is trusted, under the other name."""
+    (place.code / "lines.py").write_text(ENV.replace("import helper", "import helper\nimport other"))
+    (place.code / "other.py").write_text("ran = None\n")
+    place.forget()
+    place.open_to_all()
+    place.call("trust", place.run)
+    place.call("eval", place.run, "--episodes", "1")
+    for source, target in (("helper", "third"), ("other", "helper"), ("third", "other")):
+        (place.code / f"{source}.py").rename(place.code / f"{target}.py")
+    assert f"hpc-es trust {place.run}" in place.refused("eval", place.run)
+
+
+def test_late_helper_that_is_exchanged_does_not_run(place: Place) -> None:
+    text = ENV.replace("import helper", "import importlib\nhelper = importlib.import_module('helper')")
+    (place.code / "lines.py").write_text(text)
+    (place.code / "other.py").write_text("ran = None\n")
+    place.forget()
+    place.open_to_all()
+    place.call("trust", place.run, place.code / "helper.py", place.code / "other.py")
+    place.call("eval", place.run, "--episodes", "1")
+    (place.code / "other.py").rename(place.code / "helper.py")
+    assert f"would import {place.code}/helper.py" in place.refused("eval", place.run)
+
+
+def test_trusted_file_with_the_content_of_a_digest_is_no_trusted_run(place: Place) -> None:
+    """Somebody could have a file trusted that says, as data, what another run would execute."""
+    place.forget()
+    place.open_to_all()
+    program = f"""
+import hashlib, json, sys
+from pathlib import Path
+from hpc_es.config import user_code
+from hpc_es.config.resolved import plain_data
+from hpc_es.storage import trust
+from hpc_es.storage.checkpoint import load
+user_code.import_from([{str(place.code)!r}])
+snapshot = load(Path({str(place.run)!r}) / "checkpoints/best.h5")
+real, texts = json.dumps, []
+json.dumps = lambda value, **options: texts.append(real(value, **options)) or texts[-1]
+trust.find_code(plain_data(snapshot.config_text), snapshot.provenance["sources"]).digest
+sys.stdout.write(texts[-1])
+"""
+    (place.root / "digest.py").write_text(program)
+    text = python([str(place.root / "digest.py")], env=place.env).stdout
+    assert text.startswith('{"files": ')
+    (place.root / "data.py").write_text(text)
+    place.call("trust", place.root / "data.py")
+    assert "names code that you have not trusted yet" in place.refused("eval", place.run)
+
+
+def test_archive_as_directory_of_a_config_has_no_modules(place: Place) -> None:
+    """A run that names no code may import optional libraries, which are no longer looked for in its directory."""
+    archive = place.root / "code.zip"
+    with zipfile.ZipFile(archive, "w") as file:
+        for name in ("gym", "shimmy"):  # which environments with old ids need
+            file.writestr(f"{name}.py", "import os, pathlib\npathlib.Path(os.environ['RAN'], 'archive').touch()\n")
+    for path in (place.run / "checkpoints").glob("*.h5"):
+        old = checkpoint.load(path)
+        data: JsonObject = plain_data(old.config_text)
+        data["task"]["env_id"], data["directory"] = "Foo-v99", str(archive)
+        provenance = {**old.provenance, "sources": {}, "import_paths": []}
+        checkpoint.save(path, dataclasses.replace(old, config_text=json.dumps(data), provenance=provenance))
+    place.forget()
+    place.open_to_all()
+    assert "Foo" in place.refused("eval", place.run)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "huge"])
+def test_unusual_files_in_a_package_make_no_command_wait(place: Place, kind: str) -> None:
+    package = place.code / "pack"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    match kind:
+        case "pipe":
+            os.mkfifo(package / "a.py")
+        case "device":
+            (package / "a.py").symlink_to("/dev/zero")
+        case "huge":
+            with (package / "a.py").open("wb") as file:
+                file.truncate(40 << 30)
+    place.change_config("task", env_id="pack:Foo-v0")
+    place.change(sources={"pack:Foo-v0": "00"})
+    place.refused("eval", place.run)
