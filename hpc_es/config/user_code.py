@@ -46,6 +46,7 @@ MOST_SOURCE, MOST_COMPILED = 1 << 24, 1 << 29  # bytes of a file of code
 _directories: dict[str, Collection[str] | None] = {}  # and the `file_key` of the files that may run there; None: all
 _current: list[str] = []  # the directories of the last call
 _appended: set[str] = set()  # to sys.path
+_executed: dict[str, str] = {}  # SHA-256 of the files that were imported from there
 
 
 # The directories.
@@ -123,10 +124,19 @@ def search_path_text() -> str:
     return f"{directories} and the Python path" if directories else "the Python path"
 
 
-def imported_files() -> list[Path]:
-    """Return the files of all modules that were imported from directories of the user's code."""
+def imported_files() -> dict[Path, str]:
+    """Return the files of modules that were imported from directories of the user's code.
+
+    The values are the SHA-256 of what was executed, which a file may no longer have.
+    """
+    return {Path(path): digest for path, digest in _executed.items()}
+
+
+def other_modules() -> list[Path]:
+    """Return the files there of modules that something else than `_Finder` has imported."""
     files = [getattr(module, "__file__", None) for module in [*sys.modules.values()]]
-    return [Path(file) for file in files if file is not None and _owner(str(Path(file).parent)) is not None]
+    own = [file for file in files if file is not None and file not in _executed]
+    return [Path(file) for file in own if _owner(str(Path(file).parent)) is not None]
 
 
 def is_installed_in(directory: str) -> bool:
@@ -225,8 +235,10 @@ def read_code(path: Path | str) -> bytes:
 
 def _require_allowed(path: str, content: bytes) -> None:
     """Raise UserError if this file is in a directory of which only other files may run."""
-    allowed = _limits(str(Path(path).parent))
-    if allowed is not None and file_key(path, hashlib.sha256(content).hexdigest()) not in allowed:
+    allowed, digest = _limits(str(Path(path).parent)), hashlib.sha256(content).hexdigest()
+    if allowed is None or file_key(path, digest) in allowed:
+        _executed[path] = digest
+    else:
         text = f"code of a run that is not trusted would import {path}, which is not among its trusted files"
         raise UserError(f"{text}: read it, and run hpc-es trust {path}, or give --trust (trust=True)")
 

@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
@@ -43,7 +43,7 @@ from hpc_es.storage.checkpoint_directory import BEST, find
 from hpc_es.storage.results import require_run
 from hpc_es.storage.status import final_evaluation, is_surpassed
 from hpc_es.storage.stepping_cache import remembered
-from hpc_es.storage.trust import Consent, Decision, decide
+from hpc_es.storage.trust import Consent, Decision, decide, fingerprint
 from hpc_es.tasks.observation_statistics import REFERENCE_HASH, not_finite, random_observations, sha256
 
 if TYPE_CHECKING:
@@ -207,10 +207,18 @@ def stored_policy(path: Path, snapshot: Snapshot, which: Which) -> StoredPolicy:
 
 
 def check_snapshot(path: Path, snapshot: Snapshot, trust: Consent) -> Decision:
-    """Make the code of a run importable; UserError if it is missing or not trusted (`storage.trust`)."""
-    if not isinstance(trust, Decision):
-        with _damage_named(path):
-            trust = decide(path, plain_data(snapshot.config_text), snapshot.provenance, trust)
+    """Make the code of a run importable; UserError if it is missing or not trusted (`storage.trust`).
+
+    A decision of rank 0, or an earlier one, holds for the checkpoints that it was made for, not for what takes their
+    place.
+    """
+    with _damage_named(path):
+        checked = fingerprint(snapshot.config_text, snapshot.provenance)
+        if not isinstance(trust, Decision):
+            decided = decide(path, plain_data(snapshot.config_text), snapshot.provenance, trust)
+            trust = replace(decided, checked=frozenset([checked]))
+        elif checked not in trust.checked:
+            raise UserError(f"{path} was replaced by a checkpoint with other code after it was checked: start again")
     trust.apply()
     return trust
 

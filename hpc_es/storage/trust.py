@@ -43,6 +43,7 @@ class Decision:
 
     directories: tuple[str, ...] = ()
     allowed: frozenset[str] | None = None
+    checked: frozenset[str] = frozenset()  # of the checkpoints for which it was made, the results of `fingerprint`
 
     def apply(self) -> None:
         """Make the code importable in this process, within these limits."""
@@ -53,13 +54,13 @@ class Decision:
     def message(self) -> JsonObject:
         """Return the decision for the other ranks."""
         allowed = None if self.allowed is None else sorted(self.allowed)
-        return {"directories": list(self.directories), "allowed": allowed}
+        return {"directories": list(self.directories), "allowed": allowed, "checked": sorted(self.checked)}
 
     @classmethod
     def from_message(cls, message: JsonObject) -> Decision:
         """Return what `message` returned on rank 0."""
-        allowed = message["allowed"]
-        return cls(tuple(message["directories"]), None if allowed is None else frozenset(allowed))
+        allowed = None if message["allowed"] is None else frozenset(message["allowed"])
+        return cls(tuple(message["directories"]), allowed, frozenset(message["checked"]))
 
 
 Consent: TypeAlias = bool | Decision  # whether the user trusts the code, or what rank 0 has decided
@@ -144,6 +145,12 @@ def _texts(value: object) -> object:
 # The decision.
 
 
+def fingerprint(config_text: str, provenance: ConfigData) -> str:
+    """Return the SHA-256 of everything in a checkpoint on which a decision depends."""
+    parts = [config_text, provenance.get("sources"), provenance.get("import_paths")]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
 @user_code.undone_if_refused()
 def decide(path: Path, data: ConfigData, provenance: ConfigData, trusted: bool) -> Decision:
     """Return what may be imported for the checkpoint `path` with this config; the search path is changed.
@@ -200,9 +207,10 @@ def combined(decisions: Iterable[Decision]) -> Decision:
     several = [*decisions]
     directories = tuple(dict.fromkeys(directory for one in several for directory in one.directories))
     limits = [one.allowed for one in several if one.directories]
+    checked = frozenset[str]().union(*(one.checked for one in several))
     if None in limits or not limits:
-        return Decision(directories)
-    return Decision(directories, frozenset().union(*filter(None, limits)))
+        return Decision(directories, None, checked)
+    return Decision(directories, frozenset().union(*filter(None, limits)), checked)
 
 
 def _without(data: ConfigData) -> Decision:
@@ -287,16 +295,30 @@ def trust_file(store: Store, path: Path) -> str:
 
 
 def trust_own(run: Path, data: ConfigData, recorded: Mapping[str, str]) -> None:
-    """Add the code of a run that this user starts, and whatever it has imported so far, to the store if possible."""
-    store = Store.of_user()
+    """Add the code of a run that this user starts, and whatever it has imported so far, to the store if possible.
+
+    Code that has changed since it was imported, such as by somebody else, is not added.
+    """
+    store, executed = Store.of_user(), user_code.imported_files()
     with contextlib.suppress(OSError):  # then only its owner, or --trust, opens the run
         code = find_code(data, recorded)
-        if not code.sources:
+        if not code.sources or any(executed.get(path, digest) != digest for path, digest in code.files.items()):
             return
         trust(store, run, code)
-        for path in user_code.imported_files():
+        for path in user_code.other_modules():
             if path not in code.files and path.is_file():
                 trust_file(store, path)
+        trust_imported(run, data, recorded)
+
+
+def trust_imported(run: Path, data: ConfigData, recorded: Mapping[str, str]) -> None:
+    """Add what code of the user has imported so far, as it was executed, to the store if possible."""
+    if not _names_code(data, {"sources": recorded}):
+        return
+    store = Store.of_user()
+    with contextlib.suppress(OSError):
+        for path, digest in user_code.imported_files().items():
+            store.add(user_code.file_key(path, digest), {"file": str(path), "SHA-256": digest, "run": str(run)})
 
 
 def find_checkpoint_code(path: Path) -> list[Code]:

@@ -42,7 +42,7 @@ from hpc_es.storage.status import (
     now,
     this_process,
 )
-from hpc_es.storage.trust import trust_own
+from hpc_es.storage.trust import trust_imported, trust_own
 from hpc_es.training.collective import FailureReport
 from hpc_es.training.compatibility import points_text, rounding_warnings
 from hpc_es.training.found import CentreEvaluation
@@ -202,7 +202,7 @@ class RunWriter(Recorder):
             remove_leftovers(self.directory / name)
         self._text, self._hash = dump(config), config_hash(config)
         write_text(self.directory / CONFIG, self._text + as_comment(self._provenance))
-        self._trust_code()
+        trust_own(self.directory, json.loads(dump_json(config)), self._provenance["sources"])
         offers = config.setup.offers
         self.progress = Progress(self.directory, config.stop, show_progress, offers.goal, offers.measures_centre)
         self._open_logs(old)
@@ -535,13 +535,10 @@ class RunWriter(Recorder):
         write_json(self.directory / RESULT, result)
         return result
 
-    def _trust_code(self) -> None:
-        """Let this user open the run later, with the code that it runs now."""
-        trust_own(self.directory, json.loads(dump_json(self.config)), self._provenance["sources"])
-
     def close(self) -> None:
         """Close the files and release the directory."""
-        self._trust_code()  # what was imported during the run, too
+        # What was imported during the run, too.
+        trust_imported(self.directory, json.loads(dump_json(self.config)), self._provenance["sources"])
         self._metrics.close(self._end_status)
         self._programs.close()
         self._evaluations.close()

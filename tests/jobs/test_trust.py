@@ -14,6 +14,7 @@ import pytest
 
 from hpc_es.config.resolved import plain_data
 from hpc_es.core.data import JsonObject
+from hpc_es.core.errors import UserError
 from hpc_es.storage import checkpoint
 from tests.helpers.harness import Finished, mpiexec, python
 
@@ -444,3 +445,40 @@ def test_unusual_files_in_a_package_make_no_command_wait(place: Place, kind: str
     place.change_config("task", env_id="pack:Foo-v0")
     place.change(sources={"pack:Foo-v0": "00"})
     place.refused("eval", place.run)
+
+
+def test_code_that_changes_during_a_run_is_not_trusted_with_it(place: Place) -> None:
+    """Somebody of the group could write it, and it was not executed."""
+    place.forget()
+    shutil.rmtree(place.run)
+    program = f"""
+from pathlib import Path
+import hpc_es
+with hpc_es.train("line.yaml", {str(place.run)!r}) as run:
+    next(run)
+    file = Path("lines.py")
+    file.write_text(file.read_text() + "helper.ran('import')\\n")
+    list(run)
+"""
+    (place.root / "program.py").write_text(program)
+    place.ran.mkdir(exist_ok=True)
+    done = python([str(place.root / "program.py")], cwd=place.code, env=place.env)
+    assert done.status == 0, str(done)
+    place.open_to_all()
+    assert "hpc-es trust" in place.refused("eval", place.run)
+
+
+def test_checkpoint_that_is_exchanged_after_its_check_is_refused(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`eval --all` loads each checkpoint again."""
+    from hpc_es.api import evaluate
+    from hpc_es.mpi.world import World
+
+    monkeypatch.setenv("XDG_STATE_HOME", place.env["XDG_STATE_HOME"])
+    monkeypatch.setenv("RAN", place.env["RAN"])
+    monkeypatch.chdir(place.root)
+    prepared = evaluate.prepare_all(place.run, lambda source: source, trust=True)
+    asked = evaluate.EvaluationRequest(episodes=1, seed=0)
+    assert len(evaluate.evaluate_all(World("none"), prepared, asked, lambda source: source)) >= 2
+    place.change_config("task", kind="model", model="subprocess:run", model_kwargs={"args": "true"})
+    with pytest.raises(UserError, match="was replaced by a checkpoint with other code after it was checked"):
+        evaluate.evaluate_all(World("none"), prepared, asked, lambda source: source)
