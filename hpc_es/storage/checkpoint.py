@@ -460,6 +460,8 @@ def _put_arrays(file: h5py.File, group: str, arrays: Arrays) -> None:
 
 
 def _arrays(file: h5py.File, group: str, names: list[str]) -> Arrays:
+    if len({*names}) < len(names):
+        raise ValueError(f"expected each array of {group} once, found several of the same name")
     return {name: _array(file[group][quote(name, safe="")]) for name in names}
 
 
@@ -474,4 +476,6 @@ def _put_text(file: h5py.File, name: str, text: str) -> None:
 
 
 def _text(file: h5py.File, name: str) -> str:
+    if file[name].shape != ():
+        raise ValueError(f"expected a text as {name}, found an array")
     return str(file[name].asstr()[()])

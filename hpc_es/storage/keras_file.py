@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,10 +14,11 @@ import numpy as np
 from hpc_es.core.array_files import require_plain_archive
 from hpc_es.core.data import Array, JsonObject
 from hpc_es.core.errors import CheckpointError
-from hpc_es.core.run_files import open_file
+from hpc_es.core.run_files import open_file, parse_json
 from hpc_es.policies.networks.keras_models import SavedLayer
 from hpc_es.storage.plain_hdf5 import require_plain
 
+MOST_CONFIG_BYTES = 1 << 24  # of config.json
 _HDF5 = b"\x89HDF\r\n\x1a\n"  # checkpoints of hpc_es begin with text instead
 
 
@@ -44,7 +44,9 @@ def _from_archive(path: Path) -> list[SavedLayer]:
     """Read the format of Keras 3: config.json, and model.weights.h5, whose groups have the names of layers."""
     with zipfile.ZipFile(path) as archive:
         require_plain_archive(archive)
-        config, image = json.loads(archive.read("config.json")), archive.read("model.weights.h5")
+        if archive.getinfo("config.json").file_size > MOST_CONFIG_BYTES:
+            raise ValueError("its config.json is too large")
+        config, image = parse_json(archive.read("config.json")), archive.read("model.weights.h5")
     with h5py.File(io.BytesIO(image)) as file:
         require_plain(file, len(image))
         weights = {group["vars"].attrs["name"]: _variables(group) for group in file["layers"].values()}
@@ -61,11 +63,13 @@ def _from_hdf5(path: Path) -> list[SavedLayer]:
     """Read the format of Keras 1 and 2: the config is an attribute, the weights are groups by layer."""
     with h5py.File(path) as file:
         require_plain(file, path.stat().st_size)
-        config = json.loads(file.attrs["model_config"])
+        config = parse_json(file.attrs["model_config"])
         groups = file["model_weights"]
         weights = {}
         for name, group in groups.items():
             parts = [part.decode() if isinstance(part, bytes) else part for part in group.attrs["weight_names"]]
+            if len({*parts}) < len(parts):
+                raise ValueError(f"{name} names an array several times")
             weights[name] = tuple(np.asarray(group[part]) for part in parts)
     return _layers(config, weights)
 

@@ -24,6 +24,8 @@ def require_plain(file: h5py.File, size: int) -> None:
     for dataset in _datasets(file["/"], set()):
         if dataset.external or dataset.is_virtual:
             raise ValueError(f"{dataset.name} is stored in another file")
+        if dataset.dtype.kind == "O" and dataset.shape != ():  # its items may all be the same text, however large
+            raise ValueError(f"{dataset.name} is an array of texts or references")
         is_filtered = dataset.compression or dataset.id.get_create_plist().get_nfilters()
         left -= dataset.nbytes
         if left < 0 or (dataset.nbytes > size + SLACK_BYTES and not is_filtered):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import zipfile
 from itertools import pairwise
 from pathlib import Path
 
@@ -9,6 +11,9 @@ import h5py
 import numpy as np
 import pytest
 
+from hpc_es.core.errors import CheckpointError
+from hpc_es.storage.checkpoint import _arrays
+from hpc_es.storage.keras_file import read_layers
 from hpc_es.storage.plain_hdf5 import require_plain
 
 
@@ -42,3 +47,42 @@ def test_many_datasets_that_were_never_written(tmp_path: Path) -> None:
             file.create_dataset(f"d{number}", (100_000_000,), np.float32, chunks=(1_000_000,), compression="gzip")
     with pytest.raises(ValueError, match=r"has 400,000,000 bytes, in a file of \d"):
         check(tmp_path / "x.h5")
+
+
+def test_many_references_to_one_text(tmp_path: Path) -> None:
+    """A file of some kilobytes can name a text of a megabyte 200,000 times."""
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file.create_dataset("texts", (200_000,), h5py.string_dtype(), chunks=(1000,), compression="gzip")
+    with pytest.raises(ValueError, match="is an array of texts"):
+        check(tmp_path / "x.h5")
+    with h5py.File(tmp_path / "y.h5", "w") as file:
+        file.create_dataset("text", data="a text", dtype=h5py.string_dtype())
+    check(tmp_path / "y.h5")
+
+
+def test_checkpoint_that_names_an_array_many_times(tmp_path: Path) -> None:
+    """Each name would be read."""
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file.create_dataset("shared/theta", data=np.zeros(4))
+        with pytest.raises(ValueError, match="expected each array of shared once"):
+            _arrays(file, "shared", ["theta"] * 3)
+
+
+@pytest.mark.parametrize("kind", ["named twice", "large config"])
+def test_keras_file_that_expands(kind: str, tmp_path: Path) -> None:
+    layers = {"class_name": "Dense", "config": {"name": "dense", "units": 4}}
+    config = json.dumps({"class_name": "Sequential", "config": {"name": "s", "layers": [layers]}})
+    if kind == "named twice":
+        path = tmp_path / "x.h5"
+        with h5py.File(path, "w") as file:
+            file.attrs["model_config"] = config
+            group = file.create_group("model_weights/dense")
+            group.create_dataset("k", data=np.zeros(1000, np.float32), compression=9)
+            group.attrs["weight_names"] = np.array([b"k"] * 3000)
+    else:
+        path = tmp_path / "x.keras"
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("config.json", config + " " * (20 << 20))
+            archive.writestr("model.weights.h5", b"")
+    with pytest.raises(CheckpointError, match="names an array several times" if kind == "named twice" else "too large"):
+        read_layers(path)
