@@ -327,10 +327,11 @@ class Config:
                 (f"mpi.{name}", text)
                 for name, text in unused(self.mpi, ("chunk_size",), f"{why} has task.jobs_per_call for it")
             )
-            yield from (
-                (f"policy.{name}", text)
-                for name, text in unused(self.policy, setup.computes.own_calls, f"{why} compiles the policy")
-            )
+            if self.policy is not None:
+                yield from (
+                    (f"policy.{name}", text)
+                    for name, text in unused(self.policy, setup.computes.own_calls, f"{why} compiles the policy")
+                )
             if setup.computes.backend == "tensorflow" and "numpy" in setup.computes.backends:
                 yield "policy.backend", f"is 'tensorflow', but does nothing: {why} compiles the policy"
         if setup.needs.searches != "vectors":
