@@ -17,6 +17,8 @@ from hpc_es.core.errors import ConfigError, ConfigProblem, found_text, join, nea
 class Loader(yaml.SafeLoader):
     """Loader of YAML 1.2: 1e-3 is a number; yes, on, 2026-01-31 and 1:30 are text; no duplicate keys, no objects."""
 
+    merged = 0  # keys so far of mappings with merge keys
+
     def compose_mapping_node(self, anchor: dict[Hashable, yaml.Node]) -> yaml.MappingNode:
         """Refuse duplicate keys and keys that are not text while the line is known."""
         node = super().compose_mapping_node(anchor)
@@ -29,6 +31,14 @@ class Loader(yaml.SafeLoader):
                 raise yaml.composer.ComposerError(None, None, f"the key {key.value!r} stands twice", key.start_mark)
             names.add(key.value)
         return node
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        """Put merged keys into a mapping, as `<<: *alias` asks for; ValueError if that makes too many of them."""
+        has_merges = any(key.tag == TAG + "merge" for key, _ in node.value)
+        super().flatten_mapping(node)
+        self.merged += len(node.value) if has_merges else 0
+        if self.merged > MOST_VALUES:
+            raise ValueError(f"merge keys expand it to more than {MOST_VALUES:,} keys: write out what it needs")
 
     def construct_whole(self, node: yaml.ScalarNode) -> int:
         """Return a decimal, 0x, 0o or 0b number; underscores are allowed."""

@@ -199,7 +199,17 @@ def error_text(error: BaseException) -> str:
 
 
 # What reading damaged files of a run, or files of somebody else, may raise.
-READING = (OSError, ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError, IndexError)
+READING = (
+    OSError,
+    ValueError,
+    TypeError,
+    KeyError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+    IndexError,
+    SyntaxError,  # of NumPy, for a dtype
+)
 
 
 def message_of(error: BaseException) -> str:

@@ -66,9 +66,13 @@ class WatchServer(ThreadingHTTPServer):
         """Return the version of the files."""
         return version_of(self._directories).encode()
 
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Keep the terminal quiet: a client may leave at any time."""
+
 
 class _Handler(BaseHTTPRequestHandler):
     server: WatchServer
+    timeout = 10.0  # seconds, of a client that sends nothing
 
     def do_GET(self) -> None:
         root = f"/{self.server.token}/"

@@ -44,6 +44,7 @@ import errno
 import hashlib
 import io
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -53,8 +54,9 @@ from urllib.parse import quote, unquote
 import h5py
 import numpy as np
 
+from hpc_es.core.array_files import MOST_COMPRESSION
 from hpc_es.core.data import Array, Arrays, JsonObject, Rows, State, aligned_empty
-from hpc_es.core.errors import CheckpointError
+from hpc_es.core.errors import READING, CheckpointError
 from hpc_es.core.run_files import open_file
 from hpc_es.storage import files
 from hpc_es.storage.files import json_text
@@ -64,6 +66,7 @@ FULL, INCREMENTAL = 1, 2  # formats
 FORMAT = INCREMENTAL  # the newest
 _MAGIC = b"hpc_es checkpoint\n"
 _HEADER_BYTES = 512  # the smallest user block HDF5 allows
+MOST_HOLES = 1 << 36  # bytes of a file that need not be on the disk, such as zeros that are compressed
 _SEALED_BYTES = 447
 _PIECE_BYTES = 1 << 20
 LARGE_BYTES = 1 << 26  # of arrays, from which HDF5 writes into the file itself in place of an image in memory
@@ -274,7 +277,7 @@ def _read_image(path: Path, image: BinaryIO) -> Snapshot:
         with _ImageFile(image) as within, h5py.File(within, "r") as file:
             require_plain(file, image.seek(0, io.SEEK_END))
             return _snapshot(file)
-    except (KeyError, OSError, RuntimeError, TypeError, ValueError) as error:
+    except (*READING, RuntimeError) as error:
         raise CheckpointError(f"{path}: the digest is right, but the content cannot be read: {error}") from error
 
 
@@ -308,8 +311,11 @@ def _checked(path: Path) -> Iterator[tuple[BinaryIO, str]]:
             file = stack.enter_context(open_file(path))
             header = file.read(_HEADER_BYTES)
             size = file.seek(0, io.SEEK_END) - _HEADER_BYTES
+            held = 512 * os.fstat(file.fileno()).st_blocks  # 0 where the file system does not say
         except OSError as error:
             raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from error
+        if held and size > max(MOST_HOLES, MOST_COMPRESSION * held):  # reading the holes would take hours
+            raise DamagedError(f"{path}: damaged: has {size:,} bytes, of which {held:,} are on the disk")
         _check_header(path, header)
         fields = dict(line.split(" ") for line in header.decode().splitlines()[1:4])
         expected = int(fields["image_bytes"])

@@ -34,7 +34,8 @@ from hpc_es.storage.checkpoint import load
 from hpc_es.storage.checkpoint_directory import DIRECTORY, all_full
 from hpc_es.storage.trust_store import Store
 
-_NAME = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_<][\w.<>-]*", re.ASCII)  # of an object in a module
+# Of an object in a module, or of an environment, which may have a namespace: module:namespace/Name-v0.
+_NAME = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_<][\w.<>/-]*", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ class Code:
 
     @property
     def digest(self) -> str:
-        """What is trusted: files, names, and the texts that are given to them; numbers may change."""
+        """What is trusted: files, names, and the texts and switches that are given to them; numbers may change."""
         changed = {name: old for name, old in self.trained_with.items() if self.sources.get(name) != old}
         files = sorted([_place(path), digest] for path, digest in self.files.items())
         parts = {"sources": self.sources, "instead_of": changed, "files": files, "texts": self.texts}
@@ -134,12 +135,12 @@ def _names(value: object) -> Iterator[str]:
 
 
 def _texts(value: object) -> object:
-    """Return a value with its texts only, None for everything else."""
+    """Return a value without its numbers: all of them are 0."""
     if isinstance(value, Mapping):
         return {str(key): _texts(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_texts(item) for item in value]
-    return value if isinstance(value, str) else None
+    return value if isinstance(value, str | bool | None) else 0
 
 
 # The decision.

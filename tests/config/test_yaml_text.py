@@ -32,3 +32,14 @@ def test_values_that_are_shared_or_written_out_are_read(text: str) -> None:
 def test_alias_to_itself_is_an_error() -> None:
     with pytest.raises(ValueError, match="refers to itself"):
         parse("a: &a {b: [*a]}")
+
+
+def test_merge_keys_that_expand_a_text_are_refused() -> None:
+    """Each of 8,000 mappings would get the same 4,000 keys."""
+    keys = "".join(f"  k{number}: 0\n" for number in range(4000))
+    text = f"all: &all\n{keys}each:\n" + "- {<<: *all}\n" * 8000
+    since = time.perf_counter()
+    with pytest.raises(ValueError, match="merge keys expand it to more than 100,000 keys"):
+        parse(text)
+    assert time.perf_counter() - since < 5
+    assert parse("a: &a {b: 1}\nc: {<<: *a, d: 2}\n") == {"a": {"b": 1}, "c": {"b": 1, "d": 2}}

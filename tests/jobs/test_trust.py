@@ -482,3 +482,28 @@ def test_checkpoint_that_is_exchanged_after_its_check_is_refused(place: Place, m
     place.change_config("task", kind="model", model="subprocess:run", model_kwargs={"args": "true"})
     with pytest.raises(UserError, match="was replaced by a checkpoint with other code after it was checked"):
         evaluate.evaluate_all(World("none"), prepared, asked, lambda source: source)
+
+
+def test_switches_and_texts_of_an_environment_with_a_namespace_are_trusted(place: Place) -> None:
+    begin = "class Line(gymnasium.Env):"
+    code = ENV.replace("Line-v0", "ns/Line-v0")
+    code = code.replace(begin, f"{begin}\n    def __init__(self, name='', dry=True):\n        pass\n")
+    (place.code / "lines.py").write_text(code)
+    (place.code / "line.yaml").write_text(CONFIG.replace("lines:Line-v0", "lines:ns/Line-v0"))
+    shutil.rmtree(place.run)
+    place.forget()
+    place.call("train", "line.yaml", "--output", place.run, "task.env_kwargs={name: a, dry: true}", cwd=place.code)
+    place.open_to_all()
+    place.call("eval", place.run, "--episodes", "1")
+    place.change_config("task", env_kwargs={"name": "a", "dry": False})
+    assert "names code that you have not trusted yet" in place.refused("eval", place.run)
+    place.change_config("task", env_kwargs={"name": "b", "dry": True})
+    assert "names code that you have not trusted yet" in place.refused("eval", place.run)
+
+
+def test_environment_with_a_namespace_in_an_installed_module_is_code(place: Place) -> None:
+    place.change_config("task", env_id="antigravity:x/Line-v0")
+    place.change(sources={}, import_paths=[])
+    place.forget()
+    place.open_to_all()
+    assert "antigravity:x/Line-v0" in place.refused("eval", place.run)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import zipfile
 from itertools import pairwise
 from pathlib import Path
@@ -11,8 +12,8 @@ import h5py
 import numpy as np
 import pytest
 
-from hpc_es.core.errors import CheckpointError
-from hpc_es.storage.checkpoint import _arrays
+from hpc_es.core.errors import READING, CheckpointError
+from hpc_es.storage.checkpoint import _arrays, _best_rows, _header, load
 from hpc_es.storage.keras_file import read_layers
 from hpc_es.storage.plain_hdf5 import require_plain
 
@@ -86,3 +87,19 @@ def test_keras_file_that_expands(kind: str, tmp_path: Path) -> None:
             archive.writestr("model.weights.h5", b"")
     with pytest.raises(CheckpointError, match="names an array several times" if kind == "named twice" else "too large"):
         read_layers(path)
+
+
+def test_checkpoint_with_huge_holes(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint_0000000001.h5"
+    path.write_bytes(_header(1, (2 << 40) - 512, "0" * 64))
+    os.truncate(path, 2 << 40)
+    with pytest.raises(CheckpointError, match=r"has 2,199,023,255,040 bytes, of which [\d,]+ are on the disk"):
+        load(path)
+
+
+def test_dtype_that_is_no_dtype(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["best/rows"] = np.zeros(8, np.uint8)
+        file.create_dataset("best/columns", data='[["a", "(1,"]]', dtype=h5py.string_dtype())
+        with pytest.raises(READING):
+            _best_rows(file)
