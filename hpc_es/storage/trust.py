@@ -135,12 +135,12 @@ def _names(value: object) -> Iterator[str]:
 
 
 def _texts(value: object) -> object:
-    """Return a value without its numbers: all of them are 0."""
+    """Return a value without its numbers, which are None."""
     if isinstance(value, Mapping):
         return {str(key): _texts(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_texts(item) for item in value]
-    return value if isinstance(value, str | bool | None) else 0
+    return value if isinstance(value, str | bool) else None
 
 
 # The decision.
