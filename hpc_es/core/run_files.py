@@ -20,6 +20,8 @@ from hpc_es.core.errors import RunError, printable_values
 # In bytes: a result may have a vector of 10^7 numbers, and a config takes a second per MiB to parse.
 LARGEST_TEXT, LARGEST_CONFIG, LONGEST_LINE = 1 << 28, 1 << 22, 1 << 26
 
+LINKED_LEVELS = 3  # directories above a file that may be links in a run, such as run/repetition_0000/checkpoints
+
 _FLAGS = {"rb": os.O_RDONLY, "ab": os.O_WRONLY | os.O_APPEND | os.O_CREAT, "r+b": os.O_RDWR}
 _BUFFERED: dict[str, Any] = {"rb": io.BufferedReader, "ab": io.BufferedWriter, "r+b": io.BufferedRandom}
 
@@ -34,8 +36,27 @@ class UnusualFileError(OSError, RunError):
         return f"{self.filename}: {self.strerror}"
 
 
+def _require_own_way(path: Path) -> None:
+    """Raise UnusualFileError if a directory near this file is a link of another user to what is not of that user.
+
+    In a run of somebody else, a link named checkpoints or repetition_0000 could lead to any run of the user. The links
+    of a user to directories of that user, such as to the latest run, are followed.
+    """
+    for parent in path.absolute().parents[:LINKED_LEVELS]:
+        try:
+            link = parent.lstat()
+            if not stat.S_ISLNK(link.st_mode) or link.st_uid in (os.geteuid(), 0):
+                continue
+            is_of_others = parent.stat().st_uid != link.st_uid
+        except OSError:  # as opening the file will say
+            return
+        if is_of_others:
+            raise UnusualFileError(path, f"is below {parent}, a link of user {link.st_uid} to a directory of others")
+
+
 def open_descriptor(path: Path, flags: int, mode: int = 0o666) -> int:
     """Return a descriptor of a regular file; UnusualFileError for a link, a pipe, a device or a directory."""
+    _require_own_way(path)
     try:
         descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, mode)
     except OSError as error:

@@ -66,3 +66,23 @@ def test_code_may_be_reached_by_links(tmp_path: Path) -> None:
 def test_cells_that_a_spreadsheet_would_compute() -> None:
     cells = ["=1+1", "+x", "-x", "@x", "-1e-3", "+2", "a=b", 3, None, "\x1b[31m"]
     assert [*map(spreadsheet_cell, cells)] == ["'=1+1", "'+x", "'-x", "'@x", "-1e-3", "+2", "a=b", 3, None, "\\x1b[31m"]
+
+
+def test_links_of_others_lead_to_no_files_of_the_user(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can give links away")
+    (tmp_path / "private" / "checkpoints").mkdir(parents=True)
+    (tmp_path / "private" / "checkpoints" / "x").write_text("secret")
+    run = tmp_path / "run"
+    run.mkdir()
+    for name, target in (("checkpoints", "checkpoints"), ("repetition_0000", ".")):
+        (run / name).symlink_to(tmp_path / "private" / target)
+    inside = (run / "checkpoints" / "x", run / "repetition_0000" / "checkpoints" / "x")
+    assert [read_text(path) for path in inside] == ["secret", "secret"]  # links of one's own
+    for link in run.iterdir():
+        os.lchown(link, 12001, 12001)
+    for path in inside:
+        with pytest.raises(UnusualFileError, match="a link of user 12001 to a directory of others"):
+            read_text(path)
+    os.chown(tmp_path / "private" / "checkpoints", 12001, 12001)  # a link to a run of the same user
+    assert read_text(inside[0]) == "secret"
