@@ -14,6 +14,7 @@ from threading import Lock
 from hpc_es.core.errors import READING, UserError, unreadable_reason
 
 WATCHED = ("status.json", "metrics.jsonl", "trial.json", "trials.json", "failures.log", "result.json", "config.yaml")
+DEEPEST = 50  # level of folders in which files are watched
 
 
 def version_of(directories: Sequence[Path]) -> str:
@@ -21,7 +22,8 @@ def version_of(directories: Sequence[Path]) -> str:
     digest = hashlib.sha256()
     for directory in directories:
         for folder, folders, names in os.walk(directory):
-            folders[:] = sorted(set(folders) - {"checkpoints", "locks", "journal"})
+            is_deep = folder.count(os.sep) - str(directory).count(os.sep) >= DEEPEST
+            folders[:] = [] if is_deep else sorted(set(folders) - {"checkpoints", "locks", "journal"})
             for name in sorted(set(names) & set(WATCHED)):
                 try:
                     entry = Path(folder, name).stat()
