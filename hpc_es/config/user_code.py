@@ -12,6 +12,7 @@ import contextlib
 import errno
 import functools
 import hashlib
+import io
 import os
 import stat
 import sys
@@ -223,7 +224,8 @@ def file_key(path: Path | str, digest: str) -> str:
 
 def read_code(path: Path | str) -> bytes:
     """Return the content of a file of code, also through a link; OSError for pipes, devices and what is too large."""
-    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC), "rb") as file:
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    with io.BufferedReader(io.FileIO(descriptor)) as file:
         status = os.fstat(file.fileno())
         most = MOST_COMPILED if str(path).endswith(tuple(EXTENSION_SUFFIXES)) else MOST_SOURCE
         if not stat.S_ISREG(status.st_mode):
