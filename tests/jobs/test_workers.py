@@ -127,11 +127,10 @@ def test_killed_job_leaves_no_worker_and_resumes_with_the_same_bits(tmp_path: Pa
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "HPC_ES_TEST_MARK": str(tmp_path)}
     for _ in range(2):
         with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL) as job:
-            before = len(list((tmp_path / "run/checkpoints").glob("*.h5")))
+            before = newest_checkpoint(tmp_path / "run")
             deadline = time.monotonic() + 30
-            while time.monotonic() < deadline and len(list((tmp_path / "run/checkpoints").glob("*.h5"))) <= before:
+            while time.monotonic() < deadline and newest_checkpoint(tmp_path / "run") <= before:
                 time.sleep(0.01)
-            time.sleep(0.1)
             job.send_signal(signal.SIGKILL)
         deadline = time.monotonic() + 10
         while processes_with(str(tmp_path)) and time.monotonic() < deadline:
@@ -140,6 +139,11 @@ def test_killed_job_leaves_no_worker_and_resumes_with_the_same_bits(tmp_path: Pa
         assert json.loads((tmp_path / "run/status.json").read_text())["status"] == "running"
     subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
     assert max(runs.digests(tmp_path / "run").items()) == max(runs.digests(tmp_path / "whole").items())
+
+
+def newest_checkpoint(run: Path) -> str:
+    """The name of the newest numbered checkpoint, "" if there is none."""
+    return max((path.name for path in (run / "checkpoints").glob("checkpoint_*.h5")), default="")
 
 
 def processes_with(mark: str) -> list[str]:
