@@ -229,10 +229,9 @@ def prepare_all(run: Path, overridden: Changed, trust: bool = False) -> JsonObje
     paths = all_full(run)  # absolute, since environments may change the current directory
     code = combined(check_snapshot(path, load(path), trust) for path in paths)
     config = overridden(read_evaluated(paths[0], trust=code)).config
-    from hpc_es.tasks.episodes.task import Options as EpisodesOptions
-
-    if isinstance(config.task, EpisodesOptions) and config.task.stepping in {"auto", "native"}:
-        close(config.task.env_id, single_episodes(config).close)
+    if config.setup.offers.compares_stepping:
+        task = single_episodes(config)
+        close(task.name, task.close)
     return {"paths": list(map(str, paths)), "code": code.message(), "differences": stepping_differences}
 
 

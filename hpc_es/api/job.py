@@ -60,6 +60,7 @@ def run_experiment(
     signals: Signals,
     config: Config,
     directory: Path,
+    *,
     resume: Resume = "auto",
     shard: Shard | None = None,
     on_row: OnRow | None = None,
@@ -219,11 +220,10 @@ class Repetitions:
 
     def _summarize(self, reason: ExitReason) -> None:
         from hpc_es.storage import results
-        from hpc_es.storage.answers import goal_of
         from hpc_es.storage.files import finite, write_json
 
         rows = results.read_results(self.directory)
-        summary = results.summary(rows, self.config.repetitions, goal_of(resolved(self.config)))
+        summary = results.summary(rows, self.config.repetitions, self.config.setup.offers.goal or "maximise")
         write_json(self.directory / "summary.json", finite(summary))
         status = {0: "finished", INTERRUPTED: "interrupted"}.get(reason.status, "failed")
         self._write_status(status, exit_status=reason.status, reason=reason.text)
@@ -363,7 +363,7 @@ def run_job(read_arguments: Callable[[], argparse.Namespace]) -> int:
 
             shard = Shard(*message["shard"])
         output, resume, workers = Path(message["output"]), message["resume"], message["workers"]
-        reason = run_experiment(world, signals, config, output, resume, shard, workers=workers)
+        reason = run_experiment(world, signals, config, output, resume=resume, shard=shard, workers=workers)
     except CollectiveExit as ended:
         reason = ended.reason
     if world.rank == 0 and reason.text and reason.status != INTERRUPTED:

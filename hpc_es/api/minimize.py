@@ -187,20 +187,20 @@ def minimize(
         try:
             with exits_as_errors():  # again, since a KeyboardInterrupt is no Ctrl-C while signals are handled
                 parts = _parts(config, f, arguments, initial_points)
-                recipe = None
+                make_executor = None
                 if workers is not None:
                     require_pool(config)
                     recipe = SearchRecipe(dump_json(config), f, arguments, initial_points)
+                    make_executor = partial(PoolExecutor, recipe, workers, signals.count)
                 return _run(
                     world,
                     signals,
                     config,
                     parts,
+                    make_executor,
                     callback=callback,
                     generators=generators,
                     verbose=verbose,
-                    workers=workers,
-                    recipe=recipe,
                 )
         finally:
             signals.restore()
@@ -275,21 +275,17 @@ def _run(
     signals: Signals,
     config: Config,
     parts: Parts,
+    make_executor: Callable[[Work, FailureReports], Executor] | None,
     *,
     callback: Callback | None,
     generators: GlobalGenerators,
     verbose: bool,
-    workers: Workers | None,
-    recipe: SearchRecipe | None,
 ) -> Minimum:
     state = parts.initial()
     recorder = Recorder(config, parts.problem, state) if world.rank == 0 else None
     progress = Progress(None, config.stop, goal="minimise") if verbose and recorder is not None else None
     if progress is not None and (text := points_text(config, parts.problem)):
         progress.message(text)
-    make_executor: Callable[[Work, FailureReports], Executor] | None = None
-    if workers is not None and recipe is not None:
-        make_executor = partial(PoolExecutor, recipe, workers, signals.count)
     training = Training(config, world, parts, signals.count, recorder, state, make_executor=make_executor)
     signals.abort_if_hung = training.abort_if_hung
     call = _with_scipy_arguments(callback) if callback is not None else None

@@ -65,8 +65,8 @@ def train(
       the arrays of the batch and the terms of the loss; `loss["loss"]` is their weighted sum. It does not change the
       results, but batches are sent to rank 0.
 
-    - `workers`: without MPI, the number of processes that evaluate, or a callable such as the map of a pool of Dask,
-      Ray, joblib or `concurrent.futures`. Results are those of any number of ranks. See docs/guides/workers.md.
+    - `workers`: without MPI, the number of processes that evaluate, or a callable such as the map of a pool of
+      `concurrent.futures`. Results are those of any number of ranks. See docs/guides/workers.md.
 
     Under MPI every rank calls this function; the body of the loop runs on rank 0 only. Raises UserError on rank 0 and
     SystemExit on the other ranks for errors that the user can correct.

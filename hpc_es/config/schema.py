@@ -307,9 +307,8 @@ class Config:
                 first = requirement.values[0]
                 expected = f"expected {first if isinstance(first, str) else as_yaml(first)}{requirement.remedy}"
                 yield requirement.key, f"is {as_yaml(value)}, but {requirement.because}: {expected}"
-        if needs.in_flight is not None and offers.close_at is not None:
-            text = f"is {offers.close_at:g}, but {needs.in_flight}: expected null"
-            yield "task.close_at", text
+        if needs.in_flight is not None and offers.closes is not None:
+            yield offers.closes.key, f"is {offers.closes.value}, but {needs.in_flight}: expected null"
 
     def warnings(self) -> Iterator[ConfigProblem]:
         """Yield (key, text) for options without effect and for a run without limit."""
@@ -317,8 +316,8 @@ class Config:
             yield "stop", f"has no limit, so the run continues until it is stopped or the algorithm ends ({LIMITS})"
         setup = self.setup
         platform = setup.offers.platform
-        if platform and self.device not in ("auto", platform):
-            yield "device", f"is {self.device}, but task.platform is {platform}, which takes precedence: set only one"
+        if platform is not None and self.device not in ("auto", platform.value):
+            yield "device", f"is {self.device}, but {platform}, which takes precedence: set only one"
         if self.repetitions == 1:
             yield from unused(self, ("repetition_groups",), "repetitions is 1")
         if setup.offers.compiled:

@@ -8,32 +8,19 @@ those of a custom kind may have any names.
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, TypeVar
 
 from hpc_es.config.registry import module
 from hpc_es.core.declarations import Computes, Needs, Offers
+from hpc_es.core.errors import ConfigError
 
-
-class Sections(Protocol):
-    """The sections of a config that have kinds."""
-
-    @property
-    def algorithm(self) -> Any: ...
-
-    @property
-    def task(self) -> Any: ...
-
-    @property
-    def policy(self) -> Any: ...
-
-    @property
-    def noise(self) -> Any: ...
+T = TypeVar("T")
 
 
 class Setup:
     """The kinds of a config; each is imported when it is first asked for."""
 
-    def __init__(self, config: Sections) -> None:
+    def __init__(self, config: Any) -> None:  # a Config, whose module imports this one
         self._config = config
 
     @cached_property
@@ -54,22 +41,32 @@ class Setup:
     @cached_property
     def needs(self) -> Needs:
         """The requirements of the algorithm."""
-        declared: Needs = self.algorithm.NEEDS
-        by_options = getattr(self.algorithm, "needs", None)
-        return by_options(self._config.algorithm) if callable(by_options) else declared
+        constant: Needs = self.algorithm.NEEDS
+        return _declared(self.algorithm, "needs", self._config.algorithm, constant)
 
     @cached_property
     def offers(self) -> Offers:
         """The capabilities of the task."""
-        declared: Offers = self.task.OFFERS
-        by_options = getattr(self.task, "offers", None)
-        return by_options(self._config.task) if callable(by_options) else declared
+        constant: Offers = self.task.OFFERS
+        return _declared(self.task, "offers", self._config.task, constant)
 
     @cached_property
     def computes(self) -> Computes:
-        """How the policy computes; that of a task without a policy computes nothing."""
+        """How the policy computes; without a policy nothing depends on the chunks."""
         options = self._config.policy
         if options is None:
             return Computes(any_chunks=True)
-        by_options = getattr(module("policies", options.kind), "computes", None)
-        return by_options(options) if callable(by_options) else Computes()
+        return _declared(module("policies", options.kind), "computes", options, Computes())
+
+
+def _declared(kind: Any, name: str, options: Any, constant: T) -> T:
+    """Return what a function of a kind declares for these options, or the constant if it has none; ConfigError."""
+    function = getattr(kind, name, None)
+    if not callable(function):
+        return constant
+    result = function(options)
+    if not isinstance(result, type(constant)):
+        expected, found = type(constant).__name__, type(result).__name__
+        text = f"{name}(options) of {options.kind!r} returns {found}: expected {expected} (hpc_es.extend.{expected})"
+        raise ConfigError([("kind", text)])
+    return result

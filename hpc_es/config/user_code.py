@@ -126,18 +126,22 @@ def search_path_text() -> str:
 
 
 def imported_files() -> dict[Path, str]:
-    """Return the files of modules that were imported from directories of the user's code.
+    """Return the files of modules that were imported from the present directories.
 
     The values are the SHA-256 of what was executed, which a file may no longer have.
     """
-    return {Path(path): digest for path, digest in _executed.items()}
+    return {Path(path): digest for path, digest in _executed.items() if _is_present(path)}
 
 
 def other_modules() -> list[Path]:
     """Return the files there of modules that something else than `_Finder` has imported."""
     files = [getattr(module, "__file__", None) for module in [*sys.modules.values()]]
-    own = [file for file in files if file is not None and file not in _executed]
-    return [Path(file) for file in own if _owner(str(Path(file).parent)) is not None]
+    return [Path(file) for file in files if file is not None and file not in _executed and _is_present(file)]
+
+
+def _is_present(path: str) -> bool:
+    """Return whether a file is in one of the present directories, and not in one of installed packages there."""
+    return _owner(str(Path(path).parent)) in _current
 
 
 def is_installed_in(directory: str) -> bool:

@@ -89,11 +89,13 @@ class Offers:
     single_episodes: Mapping[str, Json] = field(default_factory=dict)
     # Depending on options:
     requires: tuple[Requirement, ...] = ()  # of other sections
+    compares_stepping: bool = False  # whether building it compares native stepping with that of Gymnasium
     wrapped: bool = False  # whether its environments have wrappers that the config names
     observation_limit: float | None = None  # of normalised observations; None: they are not normalised
     goal: Goal | None = None  # of values; None: there are only returns, which are maximised
     close_at: float | None = None  # share of a generation's jobs after which the rest is given up: `ClosableProblem`
-    platform: Literal["cpu", "gpu"] | None = None  # in place of `device`
+    closes: Setting | None = None  # what sets `close_at`
+    platform: Setting | None = None  # the device in place of `device`, "cpu" or "gpu"
     unset_limits: tuple[str, ...] = ()  # options that could limit the time or the steps of a job, and do not
 
     @property

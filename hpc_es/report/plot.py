@@ -49,7 +49,7 @@ from hpc_es.report.curves import (
     restarts,
     task_name,
 )
-from hpc_es.storage.answers import x_text
+from hpc_es.storage.answers import stated_goal, x_text
 from hpc_es.storage.files import run_error, written
 from hpc_es.storage.metrics_log import JSONL
 
@@ -305,9 +305,9 @@ def _subject(groups: Sequence[RunGroup]) -> str:
 
 def _direction(groups: Sequence[RunGroup]) -> str:
     """Return " (lower is better)" or " (higher is better)" for objectives with the same goal, else ""."""
-    goals = {str((group.runs[0].config.get("task") or {}).get("goal")) for group in groups}
-    words = {"minimise": " (lower is better)", "maximise": " (higher is better)"}
-    return words.get(goals.pop(), "") if len(goals) == 1 else ""
+    goals = {stated_goal(group.runs[0].config) for group in groups}
+    words = {"minimise": " (lower is better)", "maximise": " (higher is better)", None: ""}
+    return words[goals.pop()] if len(goals) == 1 else ""
 
 
 def _value_key(groups: Sequence[RunGroup]) -> list[Line2D | Patch]:

@@ -11,9 +11,10 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from hpc_es.core import rank_output
+from hpc_es.core.declarations import Goal
 from hpc_es.core.run_files import open_file
 from hpc_es.core.streams import is_terminal
 from hpc_es.storage.metrics_log import Number, Row
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from hpc_es.config.schema import Stop
 
 Info = Mapping[str, object]
-Goal = Literal["minimise", "maximise"]
 
 SEPARATOR = "  "  # of the entries of a line
 FIRST_LEFT_OUT = ("time", "elapsed")  # of a line that is longer than the terminal is wide

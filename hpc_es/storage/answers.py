@@ -25,14 +25,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
+from hpc_es.config.registry import is_user_kind
 from hpc_es.config.resolved import plain_data
 from hpc_es.core.data import ConfigData, Json, JsonObject
+from hpc_es.core.declarations import Goal
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.run_files import LARGEST_CONFIG, read_json, read_text
 from hpc_es.storage.metrics_log import last_row
 from hpc_es.storage.status import FINISHED, STATUS, run_state
 
-Goal = Literal["minimise", "maximise"]
 Kind = Literal["centre", "evaluation", "member"]
 
 RESULT = "result.json"  # of one run, in its directory
@@ -190,11 +191,21 @@ def _found_before(values: Mapping[str, Any], goal: Goal) -> Found:
     return Found("maximise", Answer("centre", value), BestEvaluation(value))
 
 
+def stated_goal(config: ConfigData) -> Goal | None:
+    """Return the goal of the objective of a config as plain data; None for other tasks, whose returns are maximised.
+
+    What the options of a custom task mean is not known here; results of its runs have the goal that it declares.
+    """
+    task = config.get("task")
+    if not isinstance(task, dict) or is_user_kind(task.get("kind")):
+        return None
+    goal = task.get("goal")
+    return cast(Goal, goal) if goal in get_args(Goal) else None
+
+
 def goal_of(config: ConfigData) -> Goal:
     """Return the goal of a config as plain data; returns and rewards are maximised."""
-    task = config.get("task")
-    goal = task.get("goal") if isinstance(task, dict) else None
-    return cast(Goal, goal) if goal in get_args(Goal) else "maximise"
+    return stated_goal(config) or "maximise"
 
 
 def read_config(run: Path) -> ConfigData:

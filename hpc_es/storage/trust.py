@@ -285,18 +285,18 @@ def trust(store: Store, where: Path, code: Code) -> None:
         return
     store.add(code.digest, {"run": str(where), "code": list(code.sources), "files": list(map(str, code.files))})
     for path, digest in code.files.items():
-        store.add(user_code.file_key(path, digest), {"file": str(path), "SHA-256": digest})
+        _add_file(store, path, digest)
 
 
 def trust_file(store: Store, path: Path) -> str:
     """Add a file of code to the store, and return its SHA-256; OSError if that is not possible."""
     digest = hashlib.sha256(user_code.read_code(path)).hexdigest()
-    store.add(user_code.file_key(path, digest), {"file": str(path), "SHA-256": digest})
+    _add_file(store, path, digest)
     return digest
 
 
 def trust_own(run: Path, data: ConfigData, recorded: Mapping[str, str]) -> None:
-    """Add the code of a run that this user starts, and whatever it has imported so far, to the store if possible.
+    """Add the code of a run that this user starts, and what it has imported so far, to the store if possible.
 
     Code that has changed since it was imported, such as by somebody else, is not added.
     """
@@ -309,17 +309,19 @@ def trust_own(run: Path, data: ConfigData, recorded: Mapping[str, str]) -> None:
         for path in user_code.other_modules():
             if path not in code.files and path.is_file():
                 trust_file(store, path)
-        trust_imported(run, data, recorded)
+        trust_imported()
 
 
-def trust_imported(run: Path, data: ConfigData, recorded: Mapping[str, str]) -> None:
-    """Add what code of the user has imported so far, as it was executed, to the store if possible."""
-    if not _names_code(data, {"sources": recorded}):
-        return
+def trust_imported() -> None:
+    """Add what was imported from the directories of this run's code, as it was executed, to the store if possible."""
     store = Store.of_user()
     with contextlib.suppress(OSError):
         for path, digest in user_code.imported_files().items():
-            store.add(user_code.file_key(path, digest), {"file": str(path), "SHA-256": digest, "run": str(run)})
+            _add_file(store, path, digest)
+
+
+def _add_file(store: Store, path: Path, digest: str) -> None:
+    store.add(user_code.file_key(path, digest), {"file": str(path), "SHA-256": digest})
 
 
 def find_checkpoint_code(path: Path) -> list[Code]:

@@ -132,7 +132,7 @@ class Parts:
 
     def closable(self) -> ClosableProblem:
         """Return the problem, whose generations may be closed early."""
-        assert isinstance(self.problem, ClosableProblem)  # as `require_closable` has seen
+        assert isinstance(self.problem, ClosableProblem)  # as `closing_mismatches` has seen
         return self.problem
 
     def carried(self, state: State) -> ProblemState:

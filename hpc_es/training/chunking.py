@@ -210,10 +210,7 @@ class JobDurations:
     """
 
     def __init__(self, choices: Mapping[int, int]) -> None:
-        """Args:
-        choices: number of categories by index of a coordinate, of those that are choices.
-        """
-        self._choices = choices
+        self._choices = choices  # number of categories by index of the coordinate
         self._vectors: Float64 | None = None  # float64[candidates, features]
         self._logarithms: Float64 = np.zeros(0)  # of the seconds, float64[candidates]
 
@@ -257,14 +254,14 @@ def _choices(config: Config, problem: Problem) -> Mapping[int, int]:
 
 
 class ChunkPlanner:
-    """Chooses the plan of the next generation; rank 0 broadcasts its own to the others."""
+    """Chooses the plan of the next generation; rank 0 broadcasts its own to the others.
+
+    An evaluation of the centre has `evaluated` jobs. All `workers` evaluate, in place of the ranks of the world.
+    """
 
     def __init__(self, config: Config, parts: Parts, world: World, evaluated: int, workers: int | None = None) -> None:
-        """Args:
-        evaluated: jobs of an evaluation of the centre.
-        workers: number of workers that all evaluate, in place of the ranks of the world.
-        """
-        self._config, self._parts, self._world, self._workers = config, parts, world, workers
+        self._config, self._parts, self._world = config, parts, world
+        self._has_workers, self._count = workers is not None, world.size if workers is None else workers
         self._costs, self._evaluated = StepCosts(), evaluated
         self._plans, self._planned = 0, 0.0  # number of plans by costs; when the last one was made
         self._planning_seconds = 0.0  # that it took
@@ -277,10 +274,9 @@ class ChunkPlanner:
 
     def _plan(self, cut: Cut, jobs: int, evaluation_first: bool = True) -> CutPlan:
         """Return a plan for the ranks that evaluate `jobs` jobs."""
-        mpi, cutting = self._config.mpi, self._parts.cutting
-        ranks = range(self._workers or 0) or evaluating_ranks(
-            jobs, self._world.size, cutting, mpi.chunk_size, mpi.master_evaluates
-        )
+        mpi, cutting, ranks = self._config.mpi, self._parts.cutting, range(self._count)
+        if not self._has_workers:
+            ranks = evaluating_ranks(jobs, self._count, cutting, mpi.chunk_size, mpi.master_evaluates)
         evaluated = evaluation_size(self._evaluated, cutting, mpi.chunk_size, len(ranks))
         return CutPlan(cut, evaluated, evaluation_first, len(ranks), 0 in ranks)
 
@@ -293,8 +289,7 @@ class ChunkPlanner:
             self.plan = self._plan(self.plan.cut, jobs)
             if self.is_adaptive and self._parts.cutting == "at once" and jobs:
                 self.plan = replace(self.plan, cut=self._first_by_model(self.plan, jobs))
-        ranks = self._workers or self._world.size
-        return _idle_warning(self._config, jobs, self._parts.cutting, self._parts.unit, ranks)
+        return _idle_warning(self._config, jobs, self._parts.cutting, self._parts.unit, self._count)
 
     def _first_by_model(self, plan: CutPlan, jobs: int) -> Cut:
         most, multiple = most_jobs("at once", self._candidate_bytes), self._parts.problem.call_size
@@ -324,9 +319,7 @@ class ChunkPlanner:
         algorithm = self._parts.algorithm
         if not isinstance(algorithm, Strategy) or not algorithm.has_candidates:
             return None  # searches for programs have no vectors
-        if self._parts.cutting != "one by one" or self._parts.delay_line is not None:
-            return None
-        if (self._workers or self._world.size) == 1:
+        if self._parts.cutting != "one by one" or self._count == 1 or self._parts.delay_line is not None:
             return None
         if state.theta.size > MOST_COORDINATES:
             return None

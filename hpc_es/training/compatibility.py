@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from hpc_es.algorithms.common.ranking import default_population
 from hpc_es.algorithms.common.strategy import Strategy
@@ -80,9 +80,10 @@ def device_request(config: Config) -> DeviceRequest | None:
         library = "tensorflow"
     else:
         return None
-    platform = offers.platform
-    key = "task.platform" if platform else "device"
-    return DeviceRequest(library, platform or config.device, config.mpi.ranks_per_gpu, key)
+    if offers.platform is None:
+        return DeviceRequest(library, config.device, config.mpi.ranks_per_gpu, "device")
+    platform = cast(Literal["cpu", "gpu"], offers.platform.value)
+    return DeviceRequest(library, platform, config.mpi.ranks_per_gpu, offers.platform.key)
 
 
 # Checks of the config alone. Each yields (key, text).

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hpc_es.core.data import Array, Arrays, ConfigData, Float64, Json, Rows
+from hpc_es.core.declarations import Goal
 from hpc_es.programs import best_programs
 from hpc_es.storage.answers import CENTRE_JOB, LARGEST_X, Answer, BestEvaluation, Found, goal_of, number
 from hpc_es.storage.status import is_surpassed
@@ -52,17 +53,24 @@ class CentreEvaluation:
 
 
 def found_by(
-    config: ConfigData, shared: Arrays, master: Arrays, generation: int, best: Best | None, final: Mapping[str, float]
+    config: ConfigData,
+    goal: Goal,
+    shared: Arrays,
+    master: Arrays,
+    *,
+    generation: int,
+    best: Best | None,
+    final: Mapping[str, float],
 ) -> Found:
     """Return what a run has found so far.
 
     Args:
         config: the resolved config as plain data.
+        goal: of values.
         shared, master: arrays of the state after `generation` generations; master includes the final evaluation.
         best: the best evaluation of the centre.
         final: results of the final evaluation, {} before it.
     """
-    goal = goal_of(config)
     if master.keys() >= {BEST_X, BEST_VALUE, BEST_AT}:
         report = best_report(master, _scales(config, len(master[BEST_X])))
         value, violation = number(report.get("value")), number(report.get("violation"))
@@ -83,7 +91,10 @@ def found_by(
 
 def found_in_checkpoint(snapshot: Snapshot, config: ConfigData) -> Found:
     """Return what a run had found at the time of a checkpoint."""
-    return found_by(config, snapshot.state.shared, snapshot.outcome, snapshot.generation, snapshot.best, {})
+    state, best = snapshot.state, snapshot.best
+    return found_by(
+        config, goal_of(config), state.shared, snapshot.outcome, generation=snapshot.generation, best=best, final={}
+    )
 
 
 def _scales(config: ConfigData, size: int) -> dict[str, Scale]:

@@ -7,9 +7,11 @@ Results do not depend on which worker evaluates a chunk, nor on the number of wo
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from numbers import Integral
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -17,43 +19,40 @@ import numpy.typing as npt
 
 from hpc_es.config.schema import Config
 from hpc_es.core.data import Chunk, Outcome
-from hpc_es.core.errors import ConfigError, UserError
+from hpc_es.core.errors import ConfigError, RunError, UserError
 from hpc_es.devices.decision import current_decision
 from hpc_es.mpi.launch import tasks_started
 from hpc_es.mpi.scheduler import Work
 from hpc_es.mpi.world import World, encode
 from hpc_es.training.collective import FailureReports
-from hpc_es.training.executors import Executor, RankClock, gathered_here
-from hpc_es.training.generation import HEADER, Gathered, Generation
+from hpc_es.training.executors import SerialExecutor
+from hpc_es.training.generation import HEADER, Generation
 from hpc_es.training.processes import Processes
 from hpc_es.training.worker import Item, Recipe, Reply, evaluate
 
 # A number of processes, or a callable with the arguments and the result of the built-in `map`.
 Workers: TypeAlias = "int | Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]"
 
-HERE = ("", 0, 0)  # as a worker: this process
-HERE_SECONDS = 0.002  # of a generation's evaluations, below which sending them costs more than it saves
+HERE_SECONDS = 0.002  # of a round's evaluations, below which sending them costs more than it saves
 
 
-class PoolExecutor(Executor):
-    """Evaluates the chunks with workers, and computes updates in this process."""
+class PoolExecutor(SerialExecutor):
+    """Evaluates the chunks with workers, and very cheap ones and updates in this process."""
 
     def __init__(
         self, recipe: Recipe, workers: Workers, signals: Callable[[], int], work: Work, reports: FailureReports
     ) -> None:
-        super().__init__(signals, reports, RankClock(None))
-        self._work, self._recipe, self._last_seconds = work, recipe, float("inf")
+        super().__init__(work, signals, reports)
+        self._poll, self._recipe = work.poll, recipe
+        self._last_seconds = math.inf  # of the evaluations of the last round
         self._processes: Processes | None = None
-        self._map: Callable[[Callable[[Item], Reply], Sequence[Item]], Iterable[Reply]]
-        if isinstance(workers, int):
-            self.workers = workers
-            self._processes = Processes(workers, recipe, work.poll)
-            self._map = self._processes.map
-        else:
-            self.workers = os.cpu_count() or 1  # of a pool elsewhere the number is unknown
-            self._map = workers
+        self._map = workers
+        self.workers = os.cpu_count() or 1  # of a pool elsewhere the number is unknown
+        if not callable(workers):
+            self.workers = int(workers)
+            self._processes = Processes(self.workers, recipe, work.poll)
         self._numbers: dict[tuple[str, int, int], int] = {}  # of workers
-        self._round = np.zeros(self.workers, HEADER)
+        self._round = self._no_headers()
 
     @property
     def evaluators(self) -> Sequence[int]:
@@ -69,69 +68,69 @@ class PoolExecutor(Executor):
 
     def _evaluate(self, generation: Generation, chunks: Sequence[Chunk]) -> dict[int, Outcome]:
         self._round = self._no_headers()
-        outcomes: dict[int, Outcome] = {}
         ordered = list(generation.in_order(chunks))
-        for chunk, reply in zip(ordered, self._replies(generation, ordered), strict=True):
+        if self._last_seconds < HERE_SECONDS:
+            outcomes = super()._evaluate(generation, ordered)
+        else:
+            outcomes = self._evaluate_elsewhere(generation, ordered)
+        self._last_seconds = sum(outcome.seconds.get("environment", 0.0) for outcome in outcomes.values())
+        return outcomes
+
+    def _evaluate_elsewhere(self, generation: Generation, chunks: Sequence[Chunk]) -> dict[int, Outcome]:
+        outcomes: dict[int, Outcome] = {}
+        for chunk, reply in zip(chunks, self._replies(generation, chunks), strict=True):
             outcome = outcomes[chunk.index] = reply.outcome
             self._elapsed[chunk.index] = reply.seconds
-            if outcome.failures and reply.worker != HERE and self.reports is not None:
+            if outcome.failures and self.reports is not None:
                 self.reports.add(generation.number, chunk, outcome.failures)
             self._count(reply)
-            self._work.poll()
-        self._last_seconds = float(self._round["environment"].sum())
+            self._poll()
         return outcomes
 
     def _replies(self, generation: Generation, chunks: Sequence[Chunk]) -> Iterable[Reply]:
-        if self._last_seconds < HERE_SECONDS:
-            return self._evaluated_here(generation, chunks)
         state = encode(generation.state.shared).tobytes()
         recipe = self._recipe if self._processes is None else None
         items = [Item(self._recipe.key, generation.number, state, chunk, recipe) for chunk in chunks]
-        return self._map(evaluate, items)
-
-    def _evaluated_here(self, generation: Generation, chunks: Sequence[Chunk]) -> Iterator[Reply]:
-        for chunk in chunks:
-            since = time.perf_counter()
-            with self._work.evaluating(chunk):
-                outcome = self._evaluate_chunk(generation, chunk, self._work.poll)
-            yield Reply(outcome, HERE, time.perf_counter() - since)
+        if self._processes is not None:
+            return self._processes.evaluate(items)
+        assert callable(self._map)
+        return _as_replies(self._map(evaluate, items), len(items))
 
     def _count(self, reply: Reply) -> None:
         """Add the seconds of a reply to those of its worker; of more workers than expected to the last one's."""
         number = self._numbers.setdefault(reply.worker, min(len(self._numbers), self.workers - 1))
-        row = self._round[number]
-        inside = 0.0
+        row, seconds = self._round[number], reply.outcome.seconds
         for name in ("environment", "policy"):
-            row[name] += reply.outcome.seconds.get(name, 0.0)
-            inside += reply.outcome.seconds.get(name, 0.0)
-        if reply.worker != HERE:  # else the clock has them
-            row["update"] += max(reply.seconds - inside, 0.0)
+            row[name] += seconds.get(name, 0.0)
+        row["update"] += max(reply.seconds - seconds.get("environment", 0.0) - seconds.get("policy", 0.0), 0.0)
         row["evaluating"] += reply.seconds
         row["chunks"] += 1
 
     def _exchange(
         self, generation: Generation, chunks: Sequence[Chunk], own: Mapping[int, Outcome]
     ) -> npt.NDArray[np.void]:
-        header, headers = self.header(own)[0], self._round
-        for name in header.dtype.names or ():
-            if name not in {"chunks", "evaluating", "environment", "policy"}:
-                headers[0][name] += header[name]
+        here, headers = super()._exchange(generation, chunks, own), self._round
+        if headers["chunks"].any():
+            here["chunks"] = here["evaluating"] = 0  # they are those of the workers
+        for name in HEADER.names or ():
+            headers[0][name] += here[0][name]
         elapsed = time.perf_counter() - self._round_started
         headers["idle"] += np.maximum(elapsed - headers["evaluating"], 0.0)
         self._timed |= self._own_times(own)
-        generation.add({index: outcome.rows for index, outcome in own.items()})
-        if self.reports is not None and self.reports.pending:
-            self.reports.write([self.reports.take()])
         return headers
 
-    def _collect(self, generation: Generation, outcomes: Mapping[int, Outcome]) -> Mapping[int, Outcome] | None:
-        return outcomes
 
-    def _gather(self, generation: Generation, outcomes: Mapping[int, Outcome], has_arrays: bool) -> Gathered:
-        since = time.perf_counter()
-        gathered = gathered_here(generation, outcomes)
-        self.clock.add("update", since)
-        return gathered
+def _as_replies(results: Iterable[object], count: int) -> Iterator[Reply]:
+    """Yield what a map-like callable returns; RunError unless these are the results of the evaluations, in order."""
+    expected = f"expected {count} results from the callable in `workers`, as those of `map`"
+    number = 0
+    for result in results:
+        if not isinstance(result, Reply):
+            raise RunError(f"{expected}, found {type(result).__name__}: wait for it in the callable")
+        number += 1
+        yield result
+    if number != count:
+        raise RunError(f"{expected}, found {number}")
 
 
 def alone(workers: object) -> World:
@@ -140,7 +139,7 @@ def alone(workers: object) -> World:
     Raises ConfigError unless `workers` is a positive number or a callable. Raises UserError for a number if a launcher
     has started other ranks; a callable may use them, as that of `mpi4py.futures` does.
     """
-    is_number = isinstance(workers, int) and not isinstance(workers, bool) and workers >= 1
+    is_number = isinstance(workers, Integral) and not isinstance(workers, bool) and int(workers) >= 1
     if not is_number and not callable(workers):
         text = f"is {workers!r}: expected a number of processes, or a callable such as the map of a pool"
         raise ConfigError([("workers", text)])
@@ -165,7 +164,7 @@ def one_thread(workers: Workers | None) -> Iterator[None]:
 def require_pool(config: Config) -> None:
     """Raise UserError if workers without MPI cannot evaluate this config."""
     needs, decision = config.setup.needs, current_decision()
-    why = str(needs.asynchronous or needs.in_flight or "")
+    why = str(needs.asynchronous or needs.in_flight or config.setup.offers.closes or "")
     if needs.gradients:
         why = why or f"algorithm.kind is {config.algorithm.kind}, which follows gradients"
     if decision is not None and decision.kind == "gpu":

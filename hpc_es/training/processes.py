@@ -38,7 +38,7 @@ class Processes:
         self._idle: list[_Worker] = []
         self._busy: dict[_Worker, int] = {}  # position of its item
 
-    def map(self, _evaluate: Callable[[Item], Reply], items: Sequence[Item]) -> Iterator[Reply]:
+    def evaluate(self, items: Sequence[Item]) -> Iterator[Reply]:
         """Yield the reply to each item, in order; RunError if a worker cannot evaluate one."""
         left, replies, following = deque(range(len(items))), dict[int, Reply](), 0
         deaths = dict.fromkeys(left, 0)

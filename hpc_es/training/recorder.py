@@ -246,7 +246,15 @@ class Recorder:
         if self._state is None:
             return Found()
         state, master = self._state, {**self._state.master, **self._final}
-        return found_by(self._plain_config, state.shared, master, state.generation, self.best, final)
+        return found_by(
+            self._plain_config,
+            self.config.setup.offers.goal or "maximise",
+            state.shared,
+            master,
+            generation=state.generation,
+            best=self.best,
+            final=final,
+        )
 
     @cached_property
     def _plain_config(self) -> ConfigData:

@@ -299,7 +299,6 @@ class Run:
     ) -> None:
         self.world, self.config, self._request, self._parts, self._writer = world, config, request, parts, writer
         self._log = log
-        callback = request.after_train_step
         make_executor: Callable[[Work, FailureReports], Executor] | None = None
         if (workers := request.workers) is not None:
             from hpc_es.training.pool import PoolExecutor
@@ -308,7 +307,16 @@ class Run:
             recipe = RunRecipe.of(config, request.directory.resolve(), request.repetition)
             make_executor = partial(PoolExecutor, recipe, workers, signals.count)
         self.training = Training(
-            config, world, parts, signals.count, writer, state, 0, callback, profiler, log, make_executor
+            config,
+            world,
+            parts,
+            signals.count,
+            writer,
+            state,
+            after_train_step=request.after_train_step,
+            profiler=profiler,
+            rank_log=log,
+            make_executor=make_executor,
         )
         signals.abort_if_hung = self.training.abort_if_hung
         self._is_open = True

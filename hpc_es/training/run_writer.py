@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import gc
-import json
 import os
 import shutil
 import time
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 
 from hpc_es.config import user_code
 from hpc_es.config.options import warnings_of
-from hpc_es.config.resolved import config_hash, dump, dump_json, resolved, software_warning, sources, with_history
+from hpc_es.config.resolved import config_hash, dump, resolved, software_warning, sources, with_history
 from hpc_es.config.schema import Config, Report
 from hpc_es.core.data import IMAGE, Array, Arrays, JsonObject, Results, Rows, State, without_info
 from hpc_es.core.errors import RunError, UserError
@@ -202,7 +201,7 @@ class RunWriter(Recorder):
             remove_leftovers(self.directory / name)
         self._text, self._hash = dump(config), config_hash(config)
         write_text(self.directory / CONFIG, self._text + as_comment(self._provenance))
-        trust_own(self.directory, json.loads(dump_json(config)), self._provenance["sources"])
+        trust_own(self.directory, resolved(config), self._provenance["sources"])
         offers = config.setup.offers
         self.progress = Progress(self.directory, config.stop, show_progress, offers.goal, offers.measures_centre)
         self._open_logs(old)
@@ -537,8 +536,8 @@ class RunWriter(Recorder):
 
     def close(self) -> None:
         """Close the files and release the directory."""
-        # What was imported during the run, too.
-        trust_imported(self.directory, json.loads(dump_json(self.config)), self._provenance["sources"])
+        if self._provenance["sources"]:
+            trust_imported()  # during the run, too
         self._metrics.close(self._end_status)
         self._programs.close()
         self._evaluations.close()

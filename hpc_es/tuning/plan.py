@@ -22,7 +22,7 @@ from hpc_es.config.yaml_text import override, parse, read_yaml
 from hpc_es.core.closing import close
 from hpc_es.core.data import ConfigData
 from hpc_es.core.errors import ConfigError, ConfigProblem
-from hpc_es.storage.answers import comparable_values, found_in, goal_of
+from hpc_es.storage.answers import comparable_values, found_in
 from hpc_es.storage.results import budget
 from hpc_es.tuning.space import Hyperparameters, Space, all_trials, as_text, grid_size, parse_space
 
@@ -68,7 +68,7 @@ def objective(rows: Sequence[ConfigData], wanted: Any) -> float:
 
 def is_minimised(config: Config, wanted: Any) -> bool:
     """Return whether a lower objective of a trial is better."""
-    return wanted == ANSWER and goal_of(resolved(config)) == "minimise"
+    return wanted == ANSWER and config.setup.offers.goal == "minimise"
 
 
 def measures(rows: Sequence[ConfigData]) -> dict[str, float]:

@@ -107,7 +107,7 @@ def test_first_connection_of_a_process_needs_no_streams(kind: str, monkeypatch: 
     """The time limit of MPI_Init writes to standard error."""
     replaced(kind, monkeypatch)
     monkeypatch.setattr(connect, "_worlds", [])
-    connect.connect()
+    assert connect.connect().size == 1
 
 
 def test_characters_that_the_stream_cannot_encode_are_replaced(monkeypatch: pytest.MonkeyPatch) -> None:

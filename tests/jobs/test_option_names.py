@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ import hpc_es
 from hpc_es.config.loading import validate
 from hpc_es.core.errors import ConfigError
 from hpc_es.extend import Needs, Offers, Requirement, Setting, option, options
+from hpc_es.storage import answers
+from hpc_es.storage.answers import KEYS
 from hpc_es.training.build import build_task
 from tests.helpers import named_options
 from tests.helpers.named_options import HERE, KINDS, OTHERS, Climber, of_built_in_kinds
@@ -28,10 +31,12 @@ def section(package: Any, number: int, named: bool) -> dict[str, Any]:
 
 
 def trained(config: dict[str, Any], directory: Path) -> list[Any]:
-    """The metrics that follow from the search, and theta."""
+    """The metrics that follow from the search, theta, and what the run says that it has found."""
     with hpc_es.train(config, directory) as run:
         rows = [(row["return_mean"], row["return_max"], row["episodes_this_generation"]) for row in run]
-        return [*rows, run.state.theta.tobytes()]
+        theta = run.state.theta.tobytes()
+    result = json.loads((directory / "result.json").read_text())
+    return [*rows, theta, {name: result.get(name) for name in KEYS}, answers.read_found(directory)]
 
 
 @pytest.mark.parametrize("package", KINDS)
@@ -54,7 +59,7 @@ def test_custom_kind_with_options_of_built_in_names_trains_as_with_other_names(
         config[SECTIONS[package]] = section(package, number, named)
         results.append(trained(config, tmp_path / str(named)))
     assert results[0] == results[1]
-    assert len(results[0]) == 4
+    assert len(results[0]) == 3 + 3
 
 
 def test_no_option_may_have_the_name_of_a_method_of_options(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,3 +93,9 @@ def test_task_that_closes_generations_needs_the_methods_for_it(monkeypatch: pyte
     monkeypatch.setattr(named_options.OtherBowlTask, "offers", staticmethod(lambda options: offers), raising=False)  # type: ignore[attr-defined]
     with pytest.raises(ConfigError, match=r"declares Offers\.close_at, but Bowl lacks may_close and close_generation"):
         build_task(validate({"task": {"kind": f"{HERE}:OtherBowlTask"}}))
+
+
+def test_declaration_of_another_type_is_an_error_of_the_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(named_options.OtherBowlTask, "offers", staticmethod(lambda options: {}), raising=False)  # type: ignore[attr-defined]
+    with pytest.raises(ConfigError, match=r"offers\(options\) of '.*OtherBowlTask' returns dict: expected Offers"):
+        validate({"task": {"kind": f"{HERE}:OtherBowlTask"}})

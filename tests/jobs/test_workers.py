@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -12,6 +13,7 @@ from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import hpc_es
@@ -192,6 +194,10 @@ def test_wrong_workers_are_config_errors(workers: Any, tmp_path: Path) -> None:
     [
         ({"algorithm": {"kind": "es", "delay": 1}}, "algorithm.delay is 1: start the config with MPI"),
         ({"mpi": {"fault_tolerance": True}}, "mpi.fault_tolerance"),
+        (
+            {"task": {"kind": "function", "function": "tests.helpers.worked:failing", "dimension": 2, "close_at": 0.5}},
+            "task.close_at is 0.5: start the config with MPI",
+        ),
         ({"report": {"profile": True}}, "report.profile: is true, which needs MPI"),
         ({"report": {"rank_logs": True}}, "report.rank_logs: is true, which needs MPI"),
     ],
@@ -205,3 +211,25 @@ def test_workers_are_for_a_single_process() -> None:
     done = mpiexec(2, script("import hpc_es\nhpc_es.minimize(lambda x: 0.0, [1.0], 0.5, workers=2)"), 60)
     assert done.status != 0
     assert "workers are for a single process" in done.stderr
+
+
+def test_other_pools_need_a_callable_that_waits(expected: tuple[bytes, float, int]) -> None:
+    with multiprocessing.get_context("forkserver").Pool(2) as pool:
+        assert bits(hpc_es.minimize(worked.noisy, **SEARCH, workers=pool.map)) == expected
+    with ProcessPoolExecutor(2) as executor:
+
+        def submitted(function: Any, items: Any) -> Any:
+            return [executor.submit(function, item) for item in items]
+
+        def waiting(function: Any, items: Any) -> Any:
+            return [future.result() for future in submitted(function, items)]
+
+        assert bits(hpc_es.minimize(worked.noisy, **SEARCH, workers=waiting)) == expected
+        with pytest.raises(RunError, match="found Future: wait for it in the callable"):
+            hpc_es.minimize(worked.noisy, **SEARCH, workers=submitted)
+        with pytest.raises(RunError, match=r"expected \d results from the callable in `workers`, .* found 1"):
+            hpc_es.minimize(worked.noisy, **SEARCH, workers=lambda function, items: waiting(function, items)[:1])
+
+
+def test_number_of_workers_may_be_of_numpy(expected: tuple[bytes, float, int]) -> None:
+    assert bits(hpc_es.minimize(worked.noisy, **SEARCH, workers=np.int64(2))) == expected

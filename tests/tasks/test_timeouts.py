@@ -34,10 +34,10 @@ def test_short_calls_of_one_job_add_up_until_it_restarts() -> None:
 
 def test_time_between_calls_is_not_counted() -> None:
     with Watch(0.3) as watch:
-        call = watch.timed(0, lambda: None)
+        call = watch.timed(0, lambda: "ended")
         call()
         time.sleep(0.5)
-        call()
+        assert call() == "ended"
 
 
 def test_results_arguments_and_errors_pass_through() -> None:

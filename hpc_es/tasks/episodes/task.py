@@ -230,6 +230,7 @@ def offers(options: Options) -> Offers:
         OFFERS,
         any_chunks=options.stepping != "vector",
         unset_limits=unset,
+        compares_stepping=options.stepping in {"auto", "native"},
         wrapped=bool(options.wrappers),
         observation_limit=options.observation_normalization.limit,
     )

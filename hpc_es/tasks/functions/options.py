@@ -422,9 +422,10 @@ def _width_problem(bounds: Bounds) -> str | None:
 
 def offers_of_search(offers: Offers, options: SearchOptions) -> Offers:
     """Return the capabilities of a task with these options."""
+    closes: Setting | None = None
     requires: tuple[Requirement, ...] = ()
     if options.close_at is not None:
-        because = Setting("task.close_at", "set")
+        closes = because = Setting("task.close_at", f"{options.close_at:g}")
         requires = (
             Requirement("mpi.schedule", ("on_demand",), because),
             Requirement("mpi.chunk_size", ("auto", 1), because),
@@ -434,6 +435,7 @@ def offers_of_search(offers: Offers, options: SearchOptions) -> Offers:
         offers,
         goal=options.goal,
         close_at=options.close_at,
+        closes=closes,
         requires=requires,
         unset_limits=("timeout_seconds",) if options.timeout_seconds is None else (),
     )

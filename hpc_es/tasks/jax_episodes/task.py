@@ -19,7 +19,7 @@ import numpy as np
 from hpc_es.config.options import Count, Natural, option, options
 from hpc_es.config.source_code import source_hash
 from hpc_es.core.data import Box, Column, Float32, Jobs, Normaliser, Outcome, Poll, ProblemState, behaviour
-from hpc_es.core.declarations import Offers, Searched
+from hpc_es.core.declarations import Offers, Searched, Setting
 from hpc_es.core.errors import ConfigError, RunError, UserError
 from hpc_es.core.interfaces import RunContext, SearchSize
 from hpc_es.core.keys import Keys
@@ -441,8 +441,8 @@ def behaviour_indices(options: FinalObservationOptions | None, width: int) -> tu
 
 def offers(options: Options) -> Offers:
     """Return the capabilities under these options."""
-    limit = options.observation_normalization.limit
-    return replace(OFFERS, platform=options.platform, observation_limit=limit)
+    platform = None if options.platform is None else Setting("task.platform", options.platform)
+    return replace(OFFERS, platform=platform, observation_limit=options.observation_normalization.limit)
 
 
 def sources(section: Mapping[str, Any], directory: Path) -> dict[str, str]:
