@@ -290,7 +290,11 @@ MISTAKES = {
     "synchronous": (["algorithm.updates=synchronous"], "algorithm.update_every", "try updates: asynchronous"),
     "bandits": ([BANDITS], "algorithm.update_every", "hpc_es.tasks.bandits:hpc_es/Bandit-v0"),
     "long unroll": (["algorithm.unroll=4"], "algorithm.unroll", "the 3 steps of update_every"),
-    "fault tolerance": (["mpi.fault_tolerance=true"], "algorithm.updates", "expected synchronous"),
+    "fault tolerance": (
+        ["mpi.fault_tolerance=true"],
+        "mpi.fault_tolerance",
+        "algorithm.updates is asynchronous: expected false",
+    ),
     "nothing": (["algorithm.update_every=0"], "algorithm.update_every", "0"),
 }
 
