@@ -30,7 +30,9 @@ ask-and-tell interface.
 
 from __future__ import annotations
 
-from hpc_es.algorithms.common.distribution import DistributionStrategy, Ranked
+from hpc_es.algorithms.cma_es import CMAES
+from hpc_es.algorithms.cma_es import Options as CMAOptions
+from hpc_es.algorithms.common.distribution import DistributionStrategy, Ranked, Search
 from hpc_es.algorithms.common.distribution import Options as DistributionOptions
 from hpc_es.algorithms.common.optimizers import Options as OptimizerOptions
 from hpc_es.algorithms.common.optimizers import initial_slots, learning_rate, norm
@@ -82,12 +84,15 @@ from hpc_es.core.data import (
     with_columns,
 )
 from hpc_es.core.declarations import Computes, Needs, Offers, Requirement, Setting
+from hpc_es.core.elites import Elites
 from hpc_es.core.errors import ConfigError, Failure, RunError, failure_from_error, failure_from_text
 from hpc_es.core.interfaces import (
     Algorithm,
     AutomaticSizes,
     ClosableProblem,
     GradientAlgorithm,
+    KeepsElites,
+    NamesParameters,
     ProbesHiddenState,
     Problem,
     ProgramProblem,
@@ -123,6 +128,7 @@ from hpc_es.core.population import (
     Population,
     unperturbed,
 )
+from hpc_es.core.quantities import Quantities, feasible_first, measures_of, violations
 from hpc_es.noise import BlockNoise, NoiseOptions
 from hpc_es.policies.networks.feed_forward import FeedForwardPolicy
 from hpc_es.policies.networks.heads import ActionHead, Head, normalise, normalised, require_flat
@@ -137,6 +143,8 @@ __all__ = [  # noqa: RUF022  (in the order of the groups above)
     "Computes",
     "GradientAlgorithm",
     "RecordingAlgorithm",
+    "KeepsElites",
+    "NamesParameters",
     "Needs",
     "Network",
     "Noise",
@@ -161,6 +169,8 @@ __all__ = [  # noqa: RUF022  (in the order of the groups above)
     "ProblemState",
     "Chunk",
     "Column",
+    "Elites",
+    "Quantities",
     "CORRECT",
     "cut",
     "EPISODE_LENGTH",
@@ -176,6 +186,9 @@ __all__ = [  # noqa: RUF022  (in the order of the groups above)
     "State",
     "behaviour",
     "info_numbers",
+    "feasible_first",
+    "measures_of",
+    "violations",
     "row_dtype",
     "with_columns",
     # Data: parameters and candidates.
@@ -221,6 +234,8 @@ __all__ = [  # noqa: RUF022  (in the order of the groups above)
     "unused",
     # Base classes.
     "BlockNoise",
+    "CMAES",
+    "CMAOptions",
     "NoiseOptions",
     "DistributionOptions",
     "DistributionStrategy",
@@ -228,6 +243,7 @@ __all__ = [  # noqa: RUF022  (in the order of the groups above)
     "PairedStrategy",
     "ProblemDefaults",
     "Ranked",
+    "Search",
     "Strategy",
     "VectorProblemDefaults",
     "VectorTask",

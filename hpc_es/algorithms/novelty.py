@@ -31,11 +31,11 @@ from hpc_es.algorithms.common.ranking import centered_ranks
 from hpc_es.algorithms.common.strategy import PairedStrategy, Weights
 from hpc_es.config.options import Count, Limits, NonNegative, Positive, Probability, option, options, unused
 from hpc_es.core.data import (
-    BEHAVIOUR,
     Array,
     Arrays,
     Chunk,
     Column,
+    Float32,
     Float64,
     Outcome,
     Poll,
@@ -49,6 +49,7 @@ from hpc_es.core.declarations import Needs
 from hpc_es.core.interfaces import VectorProblem
 from hpc_es.core.keys import Purpose
 from hpc_es.core.population import Population
+from hpc_es.core.quantities import measured_columns, measures_of
 
 NOVELTY = Column("novelty", "<f8")
 NEEDS = Needs(
@@ -251,7 +252,7 @@ class NoveltySearch(PairedStrategy):
             rollouts = slice(index * self.options.rollouts, (index + 1) * self.options.rollouts)
             succeeded = ~np.isnan(fitness[rollouts])
             if succeeded.any():
-                behaviours[parent] = probes[BEHAVIOUR][rollouts][succeeded].mean(axis=0, dtype=np.float64)
+                behaviours[parent] = _behaviours(probes[rollouts][succeeded]).mean(axis=0, dtype=np.float64)
                 returns[parent] = last_return = fitness[rollouts][succeeded].mean()
                 entries.append(behaviours[parent])
         new = np.reshape(entries, (len(entries), behaviours.shape[1])).astype(np.float32)
@@ -271,8 +272,9 @@ class NoveltySearch(PairedStrategy):
         outcome = super().evaluate(state, chunk, poll)
         values: Float64 = np.zeros(chunk.jobs)
         if chunk.purpose == "train":
-            values = novelties(outcome.rows[BEHAVIOUR], state.shared["archive"], self.options.neighbours)
-        return replace(outcome, rows=with_columns(outcome.rows, {NOVELTY: values}))
+            values = novelties(_behaviours(outcome.rows), state.shared["archive"], self.options.neighbours)
+        # A failed job has no measures; its fitness leaves it out of the update.
+        return replace(outcome, rows=with_columns(outcome.rows, {NOVELTY: np.nan_to_num(values, nan=0.0)}))
 
     def weights(self, state: State, rows: Rows, fitness: Float64) -> Weights:
         """Return u_i+ - u_i- of each pair, dtype[1, pairs]."""
@@ -324,9 +326,13 @@ class NoveltySearch(PairedStrategy):
 
 
 def _behaviour_size(problem: VectorProblem) -> int:
-    """Return the number of elements of a behaviour; 0 if the problem has none."""
-    shapes = [column.shape for column in problem.columns if column.name == BEHAVIOUR]
-    return shapes[0][0] if shapes else 0
+    """Return the number of measures, or of elements of a behaviour; 0 if the problem has none."""
+    return measured_columns(problem.columns)
+
+
+def _behaviours(rows: Rows) -> Float32:
+    """Return the measures or behaviours of jobs, float32[jobs, numbers]."""
+    return measures_of(rows).astype(np.float32)
 
 
 def incompatibilities(options: Options, problem: VectorProblem) -> Iterator[tuple[str, str]]:
@@ -334,7 +340,8 @@ def incompatibilities(options: Options, problem: VectorProblem) -> Iterator[tupl
     if not _behaviour_size(problem):
         text = (
             "is 'novelty', which compares behaviours, but the task has none: expected task.behaviour, such as "
-            "{final_observation: true}, for episodes, or task.vector_behaviour: true for a function or command"
+            "{final_observation: true}, for episodes, task.vector_behaviour: true for a function or command, or "
+            "task.measures, such as {x: {from: observation.0, range: [-1, 1]}}"
         )
         yield "algorithm.kind", text
     if problem.changing_fitness:

@@ -32,6 +32,7 @@ from hpc_es.report.progress import Progress
 from hpc_es.storage.files import finite
 from hpc_es.tasks.function import ObjectiveTask, initial_vector
 from hpc_es.tasks.functions.initial_points import Points, points_from
+from hpc_es.tasks.functions.options import returned_quantities
 from hpc_es.tasks.functions.parameters import Value
 from hpc_es.tasks.functions.problem import BestVector
 from hpc_es.tasks.functions.python_evaluator import PythonEvaluator, objective
@@ -248,7 +249,7 @@ def _parts(
         objective(f, dict(arguments or {}), scales),
         config.task.batch > 0,
         config.task.timeout_seconds,
-        config.task.constraint_names,
+        returned_quantities(config.task),
     )
     name, initial = getattr(f, "__name__", "f"), initial_vector(config.task)
     task = ObjectiveTask(name, config.task, initial, calls, config.task.batch, points)

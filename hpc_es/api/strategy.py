@@ -29,10 +29,12 @@ from hpc_es.core.machine import __version__
 from hpc_es.core.paths import argument
 from hpc_es.core.plain import plain
 from hpc_es.core.population import Population, unperturbed
+from hpc_es.core.quantities import CONSTRAINTS, MEASURES, Group, Quantities
 from hpc_es.tasks.function import ObjectiveTask, initial_vector
+from hpc_es.tasks.functions.options import returned_quantities
 from hpc_es.tasks.functions.parameters import Value
 from hpc_es.tasks.functions.problem import BestVector
-from hpc_es.tasks.functions.python_evaluator import EvaluationResult, constrained_result, result_of
+from hpc_es.tasks.functions.results import EvaluationResult, with_numbers
 from hpc_es.training.build import Parts, build_noise
 from hpc_es.training.chunking import first_jobs
 from hpc_es.training.compatibility import algorithm_mismatches, rounding_warnings
@@ -175,6 +177,9 @@ class Strategy:
       `keep`: "reflect", "clip", "penalty" or "transform", how vectors are kept within the bounds.
     - `constraints`: number or names of constraints; `tell` then also takes their values, which are at most 0 where a
       vector is feasible. `constraint_handling`: "feasible_first" or "augmented_lagrangian".
+    - `objectives`: their goals by name, such as {"cost": "minimise", "mass": "minimise"}, for algorithms with several.
+      `measures`: the ranges of numbers that describe a vector, such as {"x": (0, 1)}, for novelty search and archives.
+      `tell` takes both.
     - `max_evaluations` and `target` are limits that `stop` reports. If fewer evaluations are left than a generation
       has, `ask` returns only the first vectors, and after them, if the search goes on, the others.
     - `options` are the options of the algorithm. Those of its optimizer are given with the prefix `optimizer_`, or
@@ -200,9 +205,16 @@ class Strategy:
         target: float | None = None,
         constraints: int | Sequence[str] | None = None,
         constraint_handling: str = "feasible_first",
+        objectives: Mapping[str, str] | None = None,
+        measures: Mapping[str, Sequence[float]] | None = None,
         **options: object,
     ) -> None:
-        limits = {"constraints": constraints, "constraint_handling": constraint_handling}
+        limits = {
+            "constraints": constraints,
+            "constraint_handling": constraint_handling,
+            "objectives": plain(objectives, "task.objectives"),
+            "measures": plain(measures, "task.measures"),
+        }
         with argument_errors():
             data = {
                 "seed": seed,
@@ -225,7 +237,8 @@ class Strategy:
             warnings.warn(text.replace("algorithm.kind", "algorithm"), stacklevel=2)
 
     def _start(self, config: Config) -> None:
-        self.config, self._values = config, CallerValues()
+        self.config, self._told_quantities = config, returned_quantities(config.task)
+        self._values = CallerValues(self._told_quantities)
         task = ObjectiveTask("", config.task, initial_vector(config.task), self._values)
         self._parts = dataclasses.replace(parts_of(config, task, ALL), cutting="fixed")  # `ask` returns whole rounds
         self._problem: Any = self._parts.problem
@@ -323,25 +336,27 @@ class Strategy:
         names = self._problem.coordinates.names
         return [dict(zip(names, self._problem.coordinates.decoded(row), strict=True)) for row in vectors]
 
-    def tell(self, values: Sequence[float] | npt.ArrayLike, constraints: npt.ArrayLike | None = None) -> None:
-        """Update the search with the values, float64[k], of the vectors of `ask` in order; NaN is a failed evaluation.
+    def tell(
+        self,
+        values: Sequence[float] | npt.ArrayLike,
+        constraints: npt.ArrayLike | None = None,
+        *,
+        measures: npt.ArrayLike | None = None,
+    ) -> None:
+        """Update the search with the values of the vectors of `ask`, in order.
 
-        With constraints their values are float64[k, constraints]. A generation whose evaluations all failed makes no
-        update. Raises ValueError for another number of values.
+        Args:
+            values: float64[k], or with objectives float64[k, objectives]; NaN is a failed evaluation.
+            constraints: float64[k, constraints], if the search has constraints.
+            measures: float64[k, measures], if the search has measures.
+
+        A generation whose evaluations all failed makes no update.
+
+        Raises:
+            ValueError: an array has another shape.
         """
-        array = _numbers(values)
         expected = self._asked_jobs()
-        if array.shape != (expected,):
-            raise ValueError(f"expected {expected} values, one for each vector of ask(), found shape {array.shape}")
-        names = self.config.task.constraint_names
-        if names or constraints is not None:
-            g = _numbers(constraints if constraints is not None else np.empty(0))
-            if g.shape != (expected, len(names)):
-                text = (
-                    f"expected the constraints {list(names)} of {expected} vectors, float64[{expected}, {len(names)}]"
-                )
-                raise ValueError(f"{text}, found shape {g.shape}")
-            array = np.column_stack([array, g])
+        array = self._values_and_numbers(expected, values, {CONSTRAINTS: constraints, MEASURES: measures})
         told, evaluations = [*self._told, *array.tolist()], self._evaluations + expected
         if len(told) < sum(chunk.jobs for chunk in self._chunks):
             self._keep(told)
@@ -362,6 +377,28 @@ class Strategy:
         else:
             self._round_values = rounds
         self._evaluations = evaluations
+
+    def _values_and_numbers(
+        self, expected: int, values: npt.ArrayLike, others: Mapping[Group, npt.ArrayLike | None]
+    ) -> Float64:
+        """Return the values, float64[expected], with quantities [expected, 1 + names]; ValueError for other shapes."""
+        quantities, array = self._told_quantities, _numbers(values)
+        names = tuple(quantities.objectives)
+        shape = (expected, len(names)) if names else (expected,)
+        if array.shape != shape:
+            what = f"the objectives {list(names)}, float64[{expected}, {len(names)}]" if names else f"{expected} values"
+            raise ValueError(f"expected {what}, one for each vector of ask(), found shape {array.shape}")
+        columns = [array[:, :1], array] if names else [array]
+        for group, given in others.items():
+            names = quantities.groups.get(group, ())
+            if not names and given is None:
+                continue
+            numbers = _numbers(given if given is not None else np.empty(0))
+            if numbers.shape != (expected, len(names)):
+                text = f"expected the {group} {list(names)} of {expected} vectors, float64[{expected}, {len(names)}]"
+                raise ValueError(f"{text}, found shape {numbers.shape}")
+            columns.append(numbers)
+        return np.column_stack(columns) if len(columns) > 1 else array
 
     def _keep(self, values: RoundValues) -> None:
         """Keep the values of the first vectors of a round until those of the others are told."""
@@ -474,7 +511,8 @@ class CallerValues:
 
     identity = ""
 
-    def __init__(self) -> None:
+    def __init__(self, quantities: Quantities) -> None:
+        self._quantities = quantities
         self.next: RoundValues = []
 
     def open(self, run: RunContext) -> None:
@@ -486,11 +524,10 @@ class CallerValues:
         results = []
         for item in self.next:
             if isinstance(item, list):
-                value, *constraints = item
-                names = [f"c{number}" for number in range(len(constraints))]
-                results.append(constrained_result({"value": value, "constraints": constraints}, names, 0.0))
+                value, *numbers = item
+                results.append(with_numbers(value, numbers, self._quantities, 0.0))
             else:
-                results.append(result_of(item, 0.0))
+                results.append(with_numbers(item, (), self._quantities, 0.0))
         return results
 
     def close(self) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpc_es.commands import TRUST, WHICH
-from hpc_es.core.arguments import expanded_path, seed, whole_number, written_file
+from hpc_es.core.arguments import expanded_path, member_name, seed, whole_number, written_file
 from hpc_es.core.errors import UserError
 from hpc_es.core.paths import shown
 
@@ -21,6 +21,14 @@ if TYPE_CHECKING:
     from hpc_es.core.data import JsonObject
     from hpc_es.report.export import ExportOptions
     from hpc_es.report.saved_policy import StoredPolicy
+
+
+def add_which(parser: argparse.ArgumentParser) -> None:
+    """Add --which and --member, which exclude each other."""
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument("--which", choices=("best", "last"), help=WHICH)
+    text = "a member of the front or archive of a run, such as g12j7, as front.csv or archive.csv lists them"
+    group.add_argument("--member", dest="which", type=member_name, metavar="NAME", help=text)
 
 
 def add_eval_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,7 +43,7 @@ def add_eval_arguments(parser: argparse.ArgumentParser) -> None:
         "--episodes", type=whole_number, default=100, metavar="N", help="number of episodes (default: 100)"
     )
     parser.add_argument("--seed", type=seed, default=0, metavar="N", help="seed of the episodes (default: 0)")
-    parser.add_argument("--which", choices=("best", "last"), help=WHICH)
+    add_which(parser)
     parser.add_argument("--trust", action="store_true", help=TRUST)
     parser.add_argument("--json", action="store_true", help="print one JSON object; everything else goes to stderr")
     text = "actions of a policy with probabilities (actor_critic): most probable or sampled (default: greedy)"
@@ -79,7 +87,8 @@ def run_eval(arguments: argparse.Namespace) -> int:
 def _require_compatible_options(arguments: argparse.Namespace) -> None:
     for name in ("which", "json", "video"):
         if arguments.all and getattr(arguments, name):
-            raise UserError(f"--all writes a table of all checkpoints: leave --{name} out")
+            option = "--which or --member" if name == "which" else f"--{name}"
+            raise UserError(f"--all writes a table of all checkpoints: leave {option} out")
     if arguments.output and not arguments.all:
         raise UserError("--output is the table of --all: leave it out")
     if arguments.video and arguments.actions == "sampled":
@@ -164,7 +173,7 @@ def add_export_arguments(parser: argparse.ArgumentParser) -> None:
     )
     text = "file to write: .keras or .npz for a policy, .npy or .json for the best vector, such as its parameters"
     parser.add_argument("output", metavar="OUTPUT", type=written_file, help=text)
-    parser.add_argument("--which", choices=("best", "last"), help=WHICH)
+    add_which(parser)
     text = "environment that the model acts in: unwrapped, or with the wrappers of training (default: unwrapped)"
     parser.add_argument("--env", choices=("unwrapped", "wrapped"), default="unwrapped", help=text)
     parser.add_argument("--value", action="store_true", help="include the value output of an actor_critic policy")

@@ -2,7 +2,8 @@
 
 `validation.py` validates them with pydantic on rank 0. This module imports nothing that would slow down the start of a
 worker. `describe` puts type hints into words, and `rows` lists the keys with their values and help. A class of options
-may have `problems()` and `warnings()`, which yield (key, text) for mistakes and for options without effect.
+may have `problems()` and `warnings()`, which yield (key, text) for mistakes and for options without effect. Its static
+method `_written_out(data)`, if it has one, returns the mapping that a short form of the section stands for.
 """
 
 from __future__ import annotations

@@ -121,6 +121,7 @@ def _section(cls: OptionsClass, data: Json, key: str, problems: SchemaProblems, 
     Values that are `known` are not validated.
     """
     fields, hints = {field.name: field for field in dataclasses.fields(cls)}, field_hints(cls)
+    data = cls._written_out(data) if hasattr(cls, "_written_out") else data
     if not isinstance(data, Mapping):
         has_defaults = data is None and not any(map(required, fields.values()))
         remedy = f"; leave {key!r} out to have its defaults" if has_defaults else ""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from hpc_es.core.elites import MEMBER
 from hpc_es.core.errors import Exit, nearest
 from hpc_es.core.paths import absolute, expanded
 from hpc_es.core.paths import config_source as expanded_source
@@ -119,4 +120,11 @@ def word(text: str) -> str:
     """Return a name without spaces; raise ArgumentTypeError for anything else."""
     if not re.fullmatch(r"[\w.,@:+/-]+", text):
         raise argparse.ArgumentTypeError(f"expected a name without spaces, found {text!r}")
+    return text
+
+
+def member_name(text: str) -> str:
+    """Return the name of a member of a front or archive."""
+    if not MEMBER.fullmatch(text):
+        raise argparse.ArgumentTypeError(f"expected a name such as g12j7, found {text!r}")
     return text

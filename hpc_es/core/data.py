@@ -320,7 +320,29 @@ class State:
         """The parameters, dtype[params]; empty if the algorithm does not search for a vector."""
         return self.shared.get("theta", NO_PARAMETERS)
 
+    def scope(self, prefix: str, number: int = 0) -> State:
+        """Return the state of one of several searches, whose arrays have the prefix here and none there.
 
+        Args:
+            prefix: such as "search/1/".
+            number: 0 .. 2**31 - 1. Searches that share generations need different ones: random numbers of a scope are
+                those of the generation `generation + number * 2**32`.
+        """
+        shared, master = (
+            {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+            for arrays in (self.shared, self.master)
+        )
+        return State(self.generation + number * SCOPED, shared, master)
+
+    def with_scope(self, prefix: str, search: State) -> State:
+        """Return this state with the arrays of a search, which may be new, under the prefix."""
+        shared, master = (
+            {prefix + name: array for name, array in arrays.items()} for arrays in (search.shared, search.master)
+        )
+        return State(self.generation, {**self.shared, **shared}, {**self.master, **master})
+
+
+SCOPED = 1 << 32  # generations between the random numbers of two scopes
 NO_PARAMETERS: Float32 = np.zeros(0, np.float32)
 
 

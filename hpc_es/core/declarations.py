@@ -14,6 +14,8 @@ from hpc_es.core.data import Column, Json, dataclass
 
 Searched = Literal["vectors", "programs", "trajectories"]
 Goal = Literal["minimise", "maximise"]
+# What a run returns: one solution, the members of a front of several objectives, or those of an archive's cells.
+Incumbent = Literal["one", "front", "cells"]
 Backend = Literal["numpy", "jax", "tensorflow"]  # library that computes a policy
 
 
@@ -57,6 +59,9 @@ class Needs:
     stochastic: bool = False  # whether its policies return probabilities, from which actions are sampled
     value: bool = False  # whether it learns a value function, for which custom networks have a further output
     mixed: bool = False  # whether it adapts to discrete coordinates, and samples choices
+    objectives: bool = False  # whether it ranks by several objectives, which the task must have
+    measures: bool = False  # whether it needs measures with ranges
+    incumbent: Incumbent = "one"  # what it is looking for
     injects: bool = False  # whether vectors from elsewhere, such as initial points, can replace its candidates
     # Depending on options:
     requires: tuple[Requirement, ...] = ()  # of other sections

@@ -51,9 +51,11 @@ from hpc_es.core.data import (
     dataclass,
 )
 from hpc_es.core.declarations import Searched
+from hpc_es.core.elites import Elites
 from hpc_es.core.keys import Keys
 from hpc_es.core.policy import Actor, Batch, Policy, Segments
 from hpc_es.core.population import Factorisation, Layout, Population
+from hpc_es.core.quantities import Quantities
 
 
 def no_barrier() -> None:
@@ -100,6 +102,7 @@ class Problem(Protocol):
     coordinate_names: tuple[str, ...]  # column names of evaluations.csv; (): the file is not written
     derives_fitness: bool  # whether `fitness` is not simply the return
     combines_units: bool  # whether `unit` accepts several parts
+    quantities: Quantities  # objectives, constraints, measures and metrics of the rows, which are among `columns`
 
     def carried(self) -> ProblemState:
         """Return the arrays of the problem before the first generation; most problems have none."""
@@ -277,6 +280,19 @@ class StartsFromPoints(Protocol):
 
 
 @runtime_checkable
+class NamesParameters(Protocol):
+    """A vector problem whose vectors have parameters with names, which tables show."""
+
+    def evaluated_vectors(self, vectors: Array) -> Array:
+        """Return candidates, dtype[k, size], as they are passed to the objective."""
+        ...
+
+    def parameters(self, vector: Array) -> Mapping[str, Json]:
+        """Return the parameters of such a vector, dtype[size], by name."""
+        ...
+
+
+@runtime_checkable
 class EvaluatesFactors(Protocol):
     """A compiled vector problem that can evaluate candidates from their low-rank factors."""
 
@@ -412,6 +428,15 @@ class Algorithm(Protocol[Prepared]):
 
 
 AnyAlgorithm: TypeAlias = Algorithm[Any]  # for code that passes on the result of `prepare` without reading it
+
+
+@runtime_checkable
+class KeepsElites(Protocol):
+    """An algorithm whose result has several members: `Needs.incumbent` is front or cells."""
+
+    def elites(self, state: State) -> Elites:
+        """Return the members of the front or archive in a state; on rank 0."""
+        ...
 
 
 @runtime_checkable

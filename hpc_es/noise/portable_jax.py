@@ -25,6 +25,7 @@ KEY_STEPS = (0x9E3779B97F4A7C15, 0xBB67AE8584CAA73B)  # golden ratio, and sqrt(3
 ROUNDS = 10
 PER_CALL = 16  # numbers per call of Philox, which returns 256 bits
 LOW, HALF = 0xFFFF, 0xFFFFFFFF
+FIRST = np.uint32(0)  # scope of a state with a single search
 
 
 class Word(NamedTuple):
@@ -37,10 +38,13 @@ class Word(NamedTuple):
         return Word(self.high ^ other.high, self.low ^ other.low)
 
 
-def direction(keys: Keys, generation: Array, pair: Array, start: Array | np.uint32, size: int) -> Array:
+def direction(
+    keys: Keys, generation: Array, pair: Array, start: Array | np.uint32, size: int, scope: Array | np.uint32 = FIRST
+) -> Array:
     """Return the elements start .. start + size - 1 of a pair's direction, float32[size].
 
-    `size` is static, `start` a multiple of 16; generation, pair and start may be traced.
+    `size` is static, `start` a multiple of 16; generation, pair, start and scope may be traced. The scope is the upper
+    half of a generation of 64 bits.
     """
     calls = -(-size // PER_CALL)
     first = jnp.asarray(start, jnp.uint32) // PER_CALL + jnp.arange(calls, dtype=jnp.uint32)
@@ -48,6 +52,7 @@ def direction(keys: Keys, generation: Array, pair: Array, start: Array | np.uint
     counter = (first % per_block + 1, first // per_block, pair, generation)  # NumPy adds 1 before its first call
     high = jnp.zeros(calls, jnp.uint32)
     counters = [Word(high, jnp.broadcast_to(jnp.asarray(low, jnp.uint32), calls)) for low in counter]
+    counters[-1] = Word(jnp.broadcast_to(jnp.asarray(scope, jnp.uint32), calls), counters[-1].low)
     words = philox(counters, (keys.seed, Purpose.PERTURBATION << 32 | keys.repetition))
     halves = [part & LOW if low else part >> 16 for word in words for part in (word.low, word.high) for low in (1, 0)]
     numbers = jnp.stack(halves, axis=1).reshape(-1)[:size]
@@ -80,18 +85,26 @@ def candidates(population: Population, multiple: int, start: int = 0, stop: int 
     row_of, scales = np.zeros(rows, np.int32), np.zeros(rows, np.float32)
     row_of[:jobs], scales[:jobs] = population.rows, population.scales
     skipped = start % PER_CALL
-    begin, generation = np.uint32(start - skipped), np.uint32(source.generation)
-    steps = _steps(source.noise.keys, skipped, stop - start, begin, generation, pairs, row_of, scales)
+    begin, (scope, generation) = np.uint32(start - skipped), map(np.uint32, divmod(source.generation, 1 << 32))
+    steps = _steps(source.noise.keys, skipped, stop - start, begin, scope, generation, pairs, row_of, scales)
     result: Array = _sums(centres, centre_of, steps)
     return result
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
 def _steps(
-    keys: Keys, skipped: int, size: int, begin: Array, generation: Array, pairs: Array, row_of: Array, scales: Array
+    keys: Keys,
+    skipped: int,
+    size: int,
+    begin: Array,
+    scope: Array,
+    generation: Array,
+    pairs: Array,
+    row_of: Array,
+    scales: Array,
 ) -> Array:
     """Return scales * directions, float32[rows, size], after `skipped` elements that follow `begin`."""
-    drawn = jax.vmap(lambda pair: direction(keys, generation, pair, begin, skipped + size)[skipped:])(pairs)
+    drawn = jax.vmap(lambda pair: direction(keys, generation, pair, begin, skipped + size, scope)[skipped:])(pairs)
     steps: Array = drawn[row_of] * scales[:, jnp.newaxis]
     return steps
 

@@ -10,14 +10,14 @@ import importlib
 import importlib.util
 import os
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hpc_es.core.data import Actions, Array, Arrays, Box, ConfigData, MultiDiscrete, Spaces
+from hpc_es.core.data import Actions, Array, Arrays, Box, ConfigData, Json, MultiDiscrete, Spaces
 from hpc_es.core.errors import UserError, require
 from hpc_es.core.policy import Policy
 from hpc_es.devices.tensorflow_setup import import_tensorflow
@@ -35,7 +35,7 @@ from hpc_es.policies.networks.keras_networks import KerasNetwork
 from hpc_es.storage.files import write_json, written
 
 if TYPE_CHECKING:
-    from hpc_es.report.saved_policy import Env, LoadedPolicy, Which
+    from hpc_es.report.saved_policy import Env, LoadedPolicy, Selected
     from hpc_es.tasks.episodes.wrappers import AppliedWrappers, WrapperLayer
 
 SUFFIX = ".keras"  # of policies
@@ -57,10 +57,15 @@ def is_exportable(kind: str, policy: Policy) -> bool:
 class ExportOptions:
     """Options of an export; see `load_policy` for `which`, `env` and `trust`."""
 
-    which: Which | None = None
+    which: Selected | None = None
     env: Env = "unwrapped"
     value: bool = False  # True: the model has the value head as a second output
     trust: bool = False
+
+    @property
+    def selected(self) -> Mapping[str, Any]:
+        """The argument of `load_policy` for `which`, the best or last parameters or a member."""
+        return {"which" if self.which in (None, "best", "last") else "member": self.which}
 
 
 def export(path: Path, output: Path, options: ExportOptions) -> str:
@@ -73,7 +78,7 @@ def export(path: Path, output: Path, options: ExportOptions) -> str:
     if read_evaluated(path, options.which, options.trust).config.policy is None:
         _export_model(path, output, options)
         return ""
-    policy = load_policy(path, options.which, options.trust, env=options.env)
+    policy = load_policy(path, **options.selected, trust=options.trust, env=options.env)
     kind = policy.config.policy.kind
     if not is_exportable(kind, policy.policy):
         text = f"{path}: a policy of kind {kind!r} cannot be exported as a Keras model"
@@ -98,7 +103,7 @@ def _export_model(path: Path, output: Path, options: ExportOptions) -> None:
     """Write the Keras model of a task `model`; UserError if its parameters are a tree."""
     from hpc_es.report.saved_policy import load_model
 
-    model = load_model(path, options.which, options.trust).parameters
+    model = load_model(path, **options.selected, trust=options.trust).parameters
     if not hasattr(model, "save"):
         raise UserError(f"{path}: the parameters are a tree of arrays: {ARRAYS_SUFFIX} writes them by name")
     with written(output) as temporary:
@@ -114,9 +119,9 @@ def export_arrays(path: Path, output: Path, options: ExportOptions) -> None:
     from hpc_es.report.saved_policy import load_model, load_policy, read_evaluated
 
     if read_evaluated(path, options.which, options.trust).config.policy is None:
-        _write_arrays(output, load_model(path, options.which, options.trust).arrays)
+        _write_arrays(output, load_model(path, **options.selected, trust=options.trust).arrays)
         return
-    policy = load_policy(path, options.which, options.trust, env="wrapped")
+    policy = load_policy(path, **options.selected, trust=options.trust, env="wrapped")
     source = policy.source
     arrays: dict[str, Array] = policy.policy.layout.split(source.theta)
     if source.normaliser is not None:
@@ -212,6 +217,15 @@ def describe_best(master: Arrays, config: ConfigData) -> ConfigData:
     return {"best_vector": best_report(master, scales_of(task.get("parameters")))}
 
 
+def _named(vector: Array, config: ConfigData) -> Json:
+    """Return a vector of an objective as plain data: parameters by name if they have names."""
+    from hpc_es.tasks.functions.parameters import decoded, scales_of
+
+    scales = scales_of((config.get("task") or {}).get("parameters"))
+    numbers: list[float] = vector.tolist()
+    return dict(decoded(scales, numbers)) if scales else [*numbers]
+
+
 def export_vector(path: Path, output: Path, options: ExportOptions) -> None:
     """Write the vector of a run or checkpoint, dtype[size] as .npy or plain data as .json.
 
@@ -228,9 +242,16 @@ def export_vector(path: Path, output: Path, options: ExportOptions) -> None:
 
     require_run(path)
     newest = load(find(path))
-    if has_best(newest.outcome):
-        vector: Array = BestVector.from_arrays(newest.outcome).x
-        data: ConfigData = describe_best(newest.outcome, yaml.safe_load(newest.config_text))["best_vector"]
+    vector: Array
+    data: ConfigData
+    if options.which not in (None, "best", "last"):
+        _, snapshot, name = read_theta(path, options.which, options.trust)
+        vector = snapshot.state.theta
+        x = _named(vector, yaml.safe_load(newest.config_text))
+        data = {"member": name, "x": x, "generation": snapshot.generation}
+    elif has_best(newest.outcome):
+        vector = BestVector.from_arrays(newest.outcome).x
+        data = describe_best(newest.outcome, yaml.safe_load(newest.config_text))["best_vector"]
     else:
         _, snapshot, which = read_theta(path, options.which, options.trust)
         best = snapshot.best if which == "best" else None

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +23,7 @@ from hpc_es.config.registry import policy_builder, within_config_directory
 from hpc_es.config.resolved import completed, named_user_kinds, parse_resolved, plain_data
 from hpc_es.config.schema import Config
 from hpc_es.core.closing import close
-from hpc_es.core.data import Array, Arrays, Discrete, Float32, Normaliser, Spaces, not_finite_text
+from hpc_es.core.data import Array, Arrays, Discrete, Float32, Normaliser, Spaces, State, not_finite_text
 from hpc_es.core.errors import (
     READING,
     CheckpointError,
@@ -40,6 +40,7 @@ from hpc_es.core.policy import DIVERGED, Actor, Policy, ReferencePolicy
 from hpc_es.core.population import unperturbed
 from hpc_es.storage.checkpoint import Snapshot, load
 from hpc_es.storage.checkpoint_directory import BEST, find
+from hpc_es.storage.members import read_member
 from hpc_es.storage.results import require_run
 from hpc_es.storage.status import final_evaluation, is_surpassed
 from hpc_es.storage.stepping_cache import remembered
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from hpc_es.tasks.episodes.wrappers import AppliedWrappers
 
 Which = Literal["best", "last"]
+Selected: TypeAlias = str  # one of `Which`, or the name of a member of a front or archive, such as "g12j7"
 Env = Literal["unwrapped", "wrapped"]
 Actions = Literal["greedy", "sampled"]
 
@@ -87,8 +89,8 @@ class StoredPolicy:
 
     path: Path  # of the checkpoint
     config: Config
-    which: Which
-    generation: int  # number of finished generations
+    which: Selected
+    generation: int  # number of finished generations; of a member, that of its evaluation
     shared: Arrays  # State.shared
     reference: ReferenceBatch | None = None  # None: the policy needs none
 
@@ -133,7 +135,7 @@ class StoredPolicy:
         return policy.bind(unperturbed(policy.layout, self.theta, rows), self.normaliser)
 
 
-def read_policy(path: Path, which: Which | None = None, trust: Consent = False) -> StoredPolicy:
+def read_policy(path: Path, which: Selected | None = None, trust: Consent = False) -> StoredPolicy:
     """Return the policy of a run or checkpoint with the best or the last theta; see `read_theta` for `which`.
 
     Raises CheckpointError without a valid checkpoint or policy, or for "best" without an evaluation; UserError if the
@@ -146,7 +148,7 @@ def read_policy(path: Path, which: Which | None = None, trust: Consent = False) 
     return stored
 
 
-def read_evaluated(path: Path, which: Which | None = None, trust: Consent = False) -> StoredPolicy:
+def read_evaluated(path: Path, which: Selected | None = None, trust: Consent = False) -> StoredPolicy:
     """Return the policy of a run or checkpoint like `read_policy`, or the parameters of a model."""
     file, snapshot, which = read_theta(path, which, trust)
     config = _parsed(file, snapshot)
@@ -156,18 +158,21 @@ def read_evaluated(path: Path, which: Which | None = None, trust: Consent = Fals
     return stored_policy(file, snapshot, which)
 
 
-def read_theta(path: Path, which: Which | None = None, trust: Consent = False) -> tuple[Path, Snapshot, Which]:
+def read_theta(path: Path, which: Selected | None = None, trust: Consent = False) -> tuple[Path, Snapshot, Selected]:
     """Return the file and checkpoint of a run or checkpoint that has the best or the last theta, and which of them.
 
     If `which` is None, this is the best theta of a file best.h5 and the last theta of any other
     file. For a run it is the better of both: the best theta by the evaluations during training,
     unless there was no evaluation, or the final evaluation of a finished run gave the last theta a
-    better result. The best theta of a killed run may be newer than its newest numbered checkpoint.
+    better result. The best theta of a killed run may be newer than its newest numbered checkpoint. The name of a member
+    of a front or archive stands for its vector.
 
     Raises CheckpointError without a valid checkpoint or theta, or for "best" without an evaluation; UserError if the
     user's code in the config is not trusted, see `storage.trust`.
     """
     require_run(path)
+    if which is not None and which not in get_args(Which):
+        return _of_member(path, which, trust)
     if which is None and path.is_file():
         which = "best" if path.name == BEST else "last"
     file = newest = find(path)
@@ -188,7 +193,20 @@ def read_theta(path: Path, which: Which | None = None, trust: Consent = False) -
     return newest, last, "last"
 
 
-def stored_policy(path: Path, snapshot: Snapshot, which: Which) -> StoredPolicy:
+def _of_member(path: Path, name: str, trust: Consent) -> tuple[Path, Snapshot, Selected]:
+    """Return the newest checkpoint of a run with the vector of a member of its front or archive as theta."""
+    if not path.is_dir():
+        text = f"{path}: expected the directory of a run, which has the file of the members, for member {name!r}"
+        raise CheckpointError(f"{text}; a checkpoint has the best and the last theta")
+    file = find(path)
+    snapshot = load(file)
+    check_snapshot(file, snapshot, trust)
+    member, state = read_member(path, name), snapshot.state
+    held = State(member.generation, {**state.shared, "theta": member.vector}, state.master)
+    return file, replace(snapshot, state=held), name
+
+
+def stored_policy(path: Path, snapshot: Snapshot, which: Selected) -> StoredPolicy:
     """Return the last or the best policy, which must exist, of a checkpoint."""
     config = _parsed(path, snapshot)
     state = snapshot.state
@@ -283,7 +301,7 @@ class LoadedPolicy:
 
     A recurrent policy has memory: each row of a batch is a separate episode. Call `restart` before new episodes.
 
-    Attributes: `config` (of the training run), `which` ("best" or "last"), `generation` (number of finished
+    Attributes: `config` (of the training run), `which` ("best", "last" or a member), `generation` (number of finished
     generations), `params` (number of parameters), `spaces` (of the network).
     """
 
@@ -382,6 +400,13 @@ def _parts(observations: Array) -> Sequence[Array]:
     return [observations[start : start + ROWS] for start in range(0, max(len(observations), 1), ROWS)]
 
 
+def selected(which: Which | None, member: str | None) -> Selected | None:
+    """Return the one that is given; ValueError if both are."""
+    if which is not None and member is not None:
+        raise ValueError(f"which is {which!r} and member is {member!r}: expected one of them")
+    return member if which is None else which
+
+
 @restored_generators()
 @exits_as_errors()
 def load_policy(
@@ -389,6 +414,7 @@ def load_policy(
     which: Which | None = None,
     trust: bool = False,
     *,
+    member: str | None = None,
     env: Env = "unwrapped",
     actions: Actions = "greedy",
     rng: int | np.random.Generator | None = None,
@@ -399,6 +425,8 @@ def load_policy(
       one. None selects the better of them in a run: the last one if the final evaluation of a
       finished run gave it a higher return, or if there was no evaluation. Of a checkpoint file, None
       selects the theta of its generation, and of best.h5 the best one.
+    - `member`: in place of `which`, the name of a member of the run's front or archive, such as "g12j7"; front.csv or
+      archive.csv lists them.
     - `trust`: import custom code (kinds, environments, wrappers) even if its source has changed since the training.
     - `env`: the environment in which the policy acts. "unwrapped" is `gymnasium.make(env_id)` itself; the policy
       applies `task.wrappers` to observations and actions. "wrapped" is the environment with these wrappers. `make_env`
@@ -417,7 +445,7 @@ def load_policy(
         if value not in get_args(known) and (name, value) != ("which", None):
             choices = ", ".join(map(repr, get_args(known)))
             raise ValueError(f"{name} is {value!r}, expected {choices}" + (" or None" if name == "which" else ""))
-    source = read_policy(argument(path, "path"), which, trust)
+    source = read_policy(argument(path, "path"), selected(which, member), trust)
     if actions == "sampled":
         require_stochastic(source.config)
     task = build_kind("tasks", source.config.task)
@@ -455,21 +483,24 @@ class LoadedModel:
     parameters: Any  # the first argument of score: a tree of NumPy arrays, or the Keras model with its weights
     arrays: Arrays  # the parameters by name, float32[*shape]
     config: Config  # of the training run
-    which: Which  # "best" or "last"
+    which: Selected  # "best", "last" or the name of a member
     generation: int  # number of finished generations
 
 
 @restored_generators()
 @exits_as_errors()
-def load_model(path: str | Path, which: Which | None = None, trust: bool = False) -> LoadedModel:
+def load_model(
+    path: str | Path, which: Which | None = None, trust: bool = False, *, member: str | None = None
+) -> LoadedModel:
     """Load the trained parameters of a run of `task: {kind: model}`, or of one of its checkpoints.
 
-    The function of the user is imported and called, as in training. `which` and `trust` are those of `load_policy`.
+    The function of the user is imported and called, as in training. `which`, `trust` and `member` are those of
+    `load_policy`.
 
     Raises CheckpointError without a valid checkpoint or model; UserError for untrusted code that has changed;
     ConfigError if the model cannot be made.
     """
-    source = read_evaluated(argument(path, "path"), which, trust)
+    source = read_evaluated(argument(path, "path"), selected(which, member), trust)
     if source.config.policy is not None:
         raise CheckpointError(f"{source.path}: holds a policy and no model: hpc_es.load_policy loads it")
     with within_config_directory(source.config.directory):

@@ -37,7 +37,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Literal, cast
+from typing import Annotated, Literal
 
 from hpc_es.config.options import Limits, option, options
 from hpc_es.config.registry import config_directory
@@ -48,19 +48,14 @@ from hpc_es.core.errors import MAX_DETAILS, ConfigError, Failure, Problems, one_
 from hpc_es.core.interfaces import RunContext
 from hpc_es.core.machine import AVAILABLE_CORES
 from hpc_es.core.paths import expanded
+from hpc_es.core.quantities import NONE, Quantities
 from hpc_es.core.run_files import sha256_of
 from hpc_es.tasks.function import ObjectiveTask, initial_vector
 from hpc_es.tasks.functions import supervisor
 from hpc_es.tasks.functions.initial_points import initial_points
-from hpc_es.tasks.functions.options import ConfigProblem, SearchOptions, offers_of_search
+from hpc_es.tasks.functions.options import ConfigProblem, SearchOptions, offers_of_search, returned_quantities
 from hpc_es.tasks.functions.parameters import Scale, Value, decoded
-from hpc_es.tasks.functions.python_evaluator import (
-    UNDECLARED_CONSTRAINTS,
-    EvaluationResult,
-    as_float,
-    constrained_result,
-    result_of,
-)
+from hpc_es.tasks.functions.results import DECLARED, EvaluationResult, as_float, read_result
 from hpc_es.tasks.functions.supervisor import STDERR, STDOUT
 
 OFFERS = Offers(problems=("vectors",), values=True, any_chunks=True)
@@ -152,7 +147,7 @@ def build(options: Options, repetition: int = 0) -> ObjectiveTask:
         directory,
         options.coordinates().scales,
         options.format,
-        options.constraint_names,
+        returned_quantities(options),
         math.inf if options.timeout_seconds is None else options.timeout_seconds,
         options.environment,
     )
@@ -300,7 +295,7 @@ class Command:
     config_directory: Path  # replaces {config}
     scales: Mapping[str, Scale] = field(default_factory=dict)  # of the parameters; empty: the parameters are a list
     format: Format = "json"
-    constraints: tuple[str, ...] = ()  # names
+    quantities: Quantities = NONE
     timeout_seconds: float = math.inf
     environment: Mapping[str, str] = field(default_factory=dict)  # further environment variables
 
@@ -362,11 +357,9 @@ class SubprocessEvaluator:
         rank_output.add_files([scratch / STDOUT, scratch / STDERR])
         try:
             self._check_exit(ended)
-            seconds, names = time.monotonic() - since, self._command.constraints
-            content = _read_result(result_file, bool(names))
-            result = (
-                constrained_result(content, names, seconds) if names else result_of(cast("float", content), seconds)
-            )
+            seconds, quantities = time.monotonic() - since, self._command.quantities
+            content = _read_result(result_file, bool(quantities.names))
+            result = read_result(content, quantities, seconds)
         except (OSError, ValueError) as error:
             failure = Failure(str(error), one_line(str(error)))
             result = EvaluationResult(math.nan, failure, time.monotonic() - since)
@@ -418,7 +411,7 @@ class SubprocessEvaluator:
 
 
 def _read_result(path: Path, whole: bool = False) -> object:
-    """Return the number in a result file, or the whole JSON value; ValueError if there is none."""
+    """Return the number in a result file, or JSON that has more than a number; ValueError if there is none."""
     try:
         with path.open("rb") as file:
             content = file.read(LARGEST_RESULT_BYTES + 1)
@@ -435,8 +428,8 @@ def _read_result(path: Path, whole: bool = False) -> object:
         result = None
     if whole and result is not None:
         return result
-    if isinstance(result, dict) and result.get("constraints"):
-        raise ValueError(UNDECLARED_CONSTRAINTS)
+    if isinstance(result, dict) and any(result.get(group) for group in DECLARED):
+        return result  # which says what is not declared
     value = result.get("value") if isinstance(result, dict) else result
     if isinstance(value, int | float) and not isinstance(value, bool):
         return as_float(value)

@@ -4,7 +4,8 @@
 
 The function gets float64[dimension] (with `parameters`: a keyword for each of them, of its type), the keywords in
 `arguments` and, if it has a parameter `seed`, a whole number that is the same for both candidates of an antithetic
-pair. It returns a number. With `batch: K` it gets float64[k, dimension], k <= K, and int64[k] seeds, and returns
+pair. It returns a number, or a mapping with objectives, constraints, measures or metrics that the task declares: see
+`functions/results.py`. With `batch: K` it gets float64[k, dimension], k <= K, and int64[k] seeds, and returns
 float64[k].
 
 The task `command` uses `initial_vector` and `ObjectiveTask` too.
@@ -30,8 +31,16 @@ from hpc_es.core.keys import Keys
 from hpc_es.core.policy import Policy
 from hpc_es.tasks.functions.constraints import ConstrainedProblem
 from hpc_es.tasks.functions.initial_points import InitialPoints, initial_points
-from hpc_es.tasks.functions.options import Bounds, ConfigProblem, Coordinates, SearchOptions, limits, offers_of_search
-from hpc_es.tasks.functions.problem import ObjectiveProblem
+from hpc_es.tasks.functions.options import (
+    Bounds,
+    ConfigProblem,
+    Coordinates,
+    SearchOptions,
+    limits,
+    offers_of_search,
+    returned_quantities,
+)
+from hpc_es.tasks.functions.problem import ObjectiveProblem, SeveralObjectives
 from hpc_es.tasks.functions.python_evaluator import KEY, Evaluator, PythonEvaluator, objective
 
 RANDOM = "random"
@@ -149,8 +158,6 @@ class Options(SearchOptions):
         yield from super().problems()
         if self.batch and self.parameters:
             yield "batch", f"is {self.batch}, but named parameters are passed one vector at a time: expected 0"
-        if self.batch and self.constraint_names:
-            yield "batch", f"is {self.batch}, but constraints are returned for one vector at a time: expected 0"
         if self.batch and self.close_at is not None:
             yield "batch", f"is {self.batch}, but close_at gives up single evaluations: expected 0"
         both = set(self.arguments) & set(self.parameters or {})
@@ -178,6 +185,8 @@ class ObjectiveTask:
     def problem(self, searched: Searched, policy: Policy | None, keys: Keys, unit: int) -> ObjectiveProblem:
         """Return the problem of maximising this objective."""
         kind = ConstrainedProblem if self._search.constraint_names else ObjectiveProblem
+        if len(self._search.quantities.objectives) > 1:
+            kind = SeveralObjectives
         coordinates, points = self._search.coordinates(), self._points
         return kind(self._search, coordinates, self._initial, self._evaluator, keys, self._batch, points)
 
@@ -207,7 +216,6 @@ def build(options: Options, repetition: int = 0) -> ObjectiveTask:
     with problems.collect():
         points = initial_points(options)
     problems.raise_any()
-    evaluator = PythonEvaluator(
-        function_objective, options.batch > 0, options.timeout_seconds, options.constraint_names
-    )
+    returned = returned_quantities(options)
+    evaluator = PythonEvaluator(function_objective, options.batch > 0, options.timeout_seconds, returned)
     return ObjectiveTask(options.function, options, initial, evaluator, options.batch, points)

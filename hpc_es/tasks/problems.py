@@ -38,6 +38,7 @@ from hpc_es.core.interfaces import Cutting, Evaluation, MixedCoordinates, RunCon
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.core.policy import Actor, Batch, Episodic, Policy, ReferencePolicy, Segments
 from hpc_es.core.population import Layout, Population, unperturbed
+from hpc_es.core.quantities import NONE
 from hpc_es.devices import jax_setup
 from hpc_es.tasks.observation_statistics import REFERENCE_HASH, Deviations, Moments, random_observations, sha256
 
@@ -60,6 +61,7 @@ class ProblemDefaults:
     changing_fitness = False
     derives_fitness = False
     combines_units = False
+    quantities = NONE
 
     def __init_subclass__(cls) -> None:
         """Declare what a subclass defines, unless it does so itself."""

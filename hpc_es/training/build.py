@@ -22,7 +22,7 @@ from hpc_es.config.schema import USUAL_CHUNK, Config
 from hpc_es.core.closing import close
 from hpc_es.core.data import ConfigData, ProblemState, State, dataclass, row_dtype
 from hpc_es.core.errors import ConfigError, Problems
-from hpc_es.core.interfaces import Algorithm, AnyAlgorithm, ClosableProblem, Cutting, Problem, Task
+from hpc_es.core.interfaces import Algorithm, AnyAlgorithm, ClosableProblem, Cutting, KeepsElites, Problem, Task
 from hpc_es.core.keys import Keys
 from hpc_es.core.paths import current_directory
 from hpc_es.core.policy import Actor, Policy
@@ -92,6 +92,8 @@ def require_contracts(config: Config, built: BuiltTask) -> None:
             algorithm = build_kind("algorithms", config.algorithm, built.problem, noise, keys, unit)
             problems.extend(lacking("algorithm.kind", algorithm, Algorithm))
             problems.extend(lacking_in_strategy("algorithm.kind", algorithm))
+            if config.setup.needs.incumbent != "one":
+                problems.extend(lacking("algorithm.kind", algorithm, KeepsElites))
     policy, request = built.policy, device_request(config)
     has_tensorflow = request is not None and request.library == "tensorflow"  # which the run sets up later
     if policy is not None and is_user_kind(config.policy.kind) and not has_tensorflow:

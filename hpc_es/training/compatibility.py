@@ -244,6 +244,7 @@ def algorithm_mismatches(config: Config, problem: Problem) -> Iterator[ConfigPro
         text += "coefficients of task.constraint_handling: augmented_lagrangian"
         yield "algorithm.side_by_side", f"{text}: expected false"
     yield from closing_mismatches(config, problem)
+    yield from quantity_mismatches(config, problem)
     yield from _injection_mismatches(config, problem)
     if hasattr(algorithm, "incompatibilities"):
         yield from algorithm.incompatibilities(config.algorithm, problem)
@@ -251,6 +252,25 @@ def algorithm_mismatches(config: Config, problem: Problem) -> Iterator[ConfigPro
     if config.setup.needs.gradients and problem.derives_fitness:
         text = f"is {config.algorithm.kind!r}, which follows gradients of returns, but the task derives its own fitness"
         yield "algorithm.kind", f"{text}: expected an algorithm that ranks jobs, such as 'es' or 'cma_es'"
+
+
+def quantity_mismatches(config: Config, problem: Problem) -> Iterator[ConfigProblem]:
+    """Yield a problem if the algorithm needs other objectives or measures than the task has."""
+    needs, quantities, kind = config.setup.needs, problem.quantities, config.algorithm.kind
+    count = len(quantities.objectives)
+    if count > 1 and not needs.objectives:
+        text = f"has {count} objectives, but {kind!r} ranks by one number: expected one objective"
+        yield "task.objectives", f"{text}, or an algorithm for several"
+    if needs.objectives and count < 2:
+        text = f"is {kind!r}, which needs several objectives, but the task has {count or 'none'}: expected "
+        yield "algorithm.kind", f"{text}task.objectives, such as {{cost: minimise, mass: minimise}}"
+    if needs.measures and not quantities.measures:
+        text = f"is {kind!r}, which needs measures, but the task has none: expected task.measures, such as "
+        yield "algorithm.kind", f"{text}{{x: [0, 1], y: [0, 1]}}"
+    if count > 1:
+        for name in ("target_value", "patience"):
+            if getattr(config.stop, name) is not None:
+                yield f"stop.{name}", "compares one number, but there are several objectives: expected null"
 
 
 def closing_mismatches(config: Config, problem: Problem) -> Iterator[ConfigProblem]:
@@ -424,6 +444,15 @@ def _has(part: object, name: str, contract: type) -> bool:
     return inspect.getattr_static(part, name, None) is not None or hasattr(part, name)
 
 
+def _has_blocks(algorithm: Any) -> bool:
+    """Return whether the first update has blocks, as far as an incomplete strategy can say."""
+    if type(algorithm).blocks is Strategy.blocks:
+        return algorithm.noise is not None
+    with contextlib.suppress(Exception):  # of code of the user's
+        return bool(algorithm.blocks(algorithm.initial()))
+    return True
+
+
 def lacking_in_strategy(key: str, algorithm: Any) -> Iterator[ConfigProblem]:
     """Yield a problem for each method without a default that a subclass of `Strategy` needs and does not define."""
     if not isinstance(algorithm, Strategy):
@@ -431,10 +460,9 @@ def lacking_in_strategy(key: str, algorithm: Any) -> Iterator[ConfigProblem]:
     cls = type(algorithm)
     if cls.candidates is Strategy.candidates and cls.evaluate is Strategy.evaluate:
         yield key, f"{cls.__name__} lacks candidates(state, chunk), or an evaluate(state, chunk, poll): define one"
-    has_blocks = algorithm.noise is not None or cls.blocks is not Strategy.blocks
-    if has_blocks and cls.partial_update is Strategy.partial_update:
-        text = "lacks partial_update(state, prepared, block): define it, since the update has blocks"
-        yield key, f"{cls.__name__} {text}"
+    if cls.partial_update is Strategy.partial_update and _has_blocks(algorithm):
+        text = "lacks partial_update(state, prepared, block): define it, since the update has blocks, or blocks(state)"
+        yield key, f"{cls.__name__} {text} that returns 0"
 
 
 @contextlib.contextmanager

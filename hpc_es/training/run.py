@@ -237,6 +237,7 @@ def start_writer(
     world: World, config: Config, request: RunRequest, parts: Parts, prepared: PreparedRun
 ) -> tuple[State, RunWriter]:
     """Return the first state, and the writer, which has saved it if the run is new; on rank 0."""
+    from hpc_es.training.members import MembersWriter
     from hpc_es.training.run_writer import RunWriter
 
     state, warnings = initial_state(parts, prepared, config)
@@ -244,7 +245,8 @@ def start_writer(
         warning = parts.task.hidden_state_warning()
         warnings = [*warnings, *([warning] if warning else [])]
     opened = replace(prepared.opened, warnings=(*prepared.opened.warnings, *warnings))
-    writer = RunWriter(opened, config, parts.problem, world, request.triggers, request.show_progress)
+    members = MembersWriter(config, parts) if config.setup.needs.incumbent != "one" else None
+    writer = RunWriter(opened, config, parts.problem, world, request.triggers, request.show_progress, members)
     with report_failure(world, writer):
         writer.started(state, parts.task.name, request.repetition)
     return state, writer

@@ -46,6 +46,7 @@ from hpc_es.training.collective import FailureReport
 from hpc_es.training.compatibility import points_text, rounding_warnings
 from hpc_es.training.found import CentreEvaluation
 from hpc_es.training.generation import NOTHING_USED, MetricsRow
+from hpc_es.training.members import MembersWriter
 from hpc_es.training.outcomes import StoredOutcomes
 from hpc_es.training.recorder import Recorder, UpdateJournal, UpdateReplay
 from hpc_es.training.run_directory import CONFIG, OpenedRun
@@ -161,7 +162,9 @@ class RunWriter(Recorder):
         world: World,
         triggers: Sequence[IntervalTrigger] = (),
         show_progress: bool = True,
+        members: MembersWriter | None = None,
     ) -> None:
+        self._members = members
         old = opened.snapshot
         super().__init__(config, problem, old.state if old else None)
         self.directory, self._world, self._opened = opened.directory, world, opened
@@ -425,6 +428,8 @@ class RunWriter(Recorder):
         if self.replay is None and not is_saved:
             snapshot = self._snapshot(None if whole else self._journal.since(self._state))
             self._opened.store.save(snapshot)
+            if snapshot.increment is None:
+                self._write_members()
             self._journal.begin(path, snapshot)
             self._saved_generation = self._state.generation
             self._problem.on_checkpoint(self._saved_generation)
@@ -472,6 +477,12 @@ class RunWriter(Recorder):
             self._metrics.end()
             self._triggers(self._trigger_values(), force=True)
             self._save(whole)
+            self._write_members()
+
+    def _write_members(self) -> None:
+        """Write the front or archive of the state, which the last checkpoint has."""
+        if self._members is not None and self._state is not None:
+            self._members.write(self.directory, self._state)
 
     def measured_at_end(self, units: Sequence[Arrays]) -> bool:
         """Save what the problem learned from the final evaluation, apart from the state, which a resume continues."""

@@ -30,7 +30,7 @@ from hpc_es.tasks.command import (
 )
 from hpc_es.tasks.functions import supervisor
 from hpc_es.tasks.functions.parameters import ParameterScale
-from hpc_es.tasks.functions.python_evaluator import EvaluationResult
+from hpc_es.tasks.functions.results import EvaluationResult
 from tests.helpers import runs
 
 X = np.array([[0.1, -2e-300]])

@@ -109,7 +109,6 @@ def test_initial_vectors_of_function_tasks(task: dict[str, Any], expected: list[
         ({"constraints": ["x1"]}, "task.constraints", "has x1, which is also another constraint or a parameter"),
         ({"constraints": ["value"]}, "task.constraints", "has value, which is also a column of evaluations.csv"),
         ({"parameters": {"job": {"low": 0, "high": 1}}}, "task.parameters.job", "a column of evaluations.csv"),
-        ({"constraints": 2, "batch": 4}, "task.batch", "one vector at a time"),
         (
             {"constraint_handling": "augmented_lagrangian"},
             "task.constraint_handling",

@@ -71,17 +71,7 @@ class AlternatingLine(DelayLine):
 
 def own_state(state: State) -> State:
     """Return the arrays of the search to which a generation belongs."""
-    if not state.generation % 2:
-        return state
-    shared, master = (
-        {name.removeprefix(SMALL): array for name, array in arrays.items() if name.startswith(SMALL)}
-        for arrays in (state.shared, state.master)
-    )
-    return State(state.generation, shared, master)
-
-
-def _prefixed(arrays: Arrays) -> dict[str, Array]:
-    return {SMALL + name: array for name, array in arrays.items()}
+    return state.scope(SMALL) if state.generation % 2 else state
 
 
 @dataclass(frozen=True)
@@ -112,7 +102,7 @@ class SideBySide(Strategy[Ranked]):
         """Return the initial state of the first large and the first small search."""
         large = self.large.initial()
         small = self._small_state(1, 0, Search.from_arrays(large.master))
-        return State(0, {**large.shared, **_prefixed(small.shared)}, {**large.master, **_prefixed(small.master)})
+        return large.with_scope(SMALL, small)
 
     def _small_state(self, generation: int, number: int, large: Search, ended_by: int = 0) -> State:
         """Return the initial state of a small search, whose settings depend on the present large one."""
@@ -154,15 +144,14 @@ class SideBySide(Strategy[Ranked]):
     def tell(self, state: State, results: Results[Ranked]) -> tuple[State, Mapping[str, float]]:
         """Update the generation's search; the other one stays as it is."""
         after, metrics = self._search(state).tell(own_state(state), results)
-        shared, master = after.shared, after.master
+        prefix = ""
         if state.generation % 2:
-            stopped, search = int(master["stopped"]), Search.from_arrays(master)
+            prefix, stopped, search = SMALL, int(after.master["stopped"]), Search.from_arrays(after.master)
             if stopped:
                 number = search.restart - FIRST_SMALL + 1
                 after = self._small_state(after.generation, number, Search.from_arrays(state.master), stopped)
-            shared, master = _prefixed(after.shared), _prefixed(after.master)
             metrics = {**metrics, "restarts": float(search.restart - FIRST_SMALL)}
-        merged = State(after.generation, {**state.shared, **shared}, {**state.master, **master})
+        merged = replace(state, generation=after.generation).with_scope(prefix, after)
         return merged, {**metrics, "small_search": float(state.generation % 2)}
 
     def notices(self, state: State, results: Results[Ranked], after: State) -> Sequence[str]:

@@ -11,7 +11,7 @@ problems of continuous parameters.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -20,43 +20,24 @@ import numpy.typing as npt
 from hpc_es.core.data import (
     Array,
     Arrays,
-    Column,
     Float64,
     Jobs,
     Outcome,
     Poll,
     ProblemState,
-    Results,
     Rows,
     State,
     dataclass,
 )
-from hpc_es.core.interfaces import Evaluation
 from hpc_es.core.keys import Keys
 from hpc_es.core.population import Population
+from hpc_es.core.quantities import CONSTRAINTS, feasible_first, violations
 from hpc_es.tasks.functions.initial_points import InitialPoints
 from hpc_es.tasks.functions.options import Bounds, Coordinates, SearchOptions
 from hpc_es.tasks.functions.problem import CENTRE, BestVector, ObjectiveProblem
-from hpc_es.tasks.functions.python_evaluator import EvaluationResult, Evaluator
+from hpc_es.tasks.functions.python_evaluator import Evaluator
 
-CONSTRAINTS = "constraints"  # name of the column
 COSTS, VIOLATED = "costs", "constraint_values"  # of the jobs of a chunk, for the update of the coefficients
-
-
-def violations(g: Float64) -> Float64:
-    """Return the sum of the positive constraint values, float64[jobs], of float64[jobs, constraints]."""
-    total: Float64 = np.maximum(g, 0.0).sum(axis=1)
-    return total
-
-
-def feasible_first(costs: Float64, g: Float64) -> Float64:
-    """Return the costs to rank, float64[jobs]: those of infeasible jobs are above those of all feasible ones.
-
-    `costs` are float64[jobs], NaN for failed jobs, g is float64[jobs, constraints].
-    """
-    violation = violations(g)
-    feasible = costs[(violation == 0) & np.isfinite(costs)]
-    return np.where(violation > 0, (feasible.max() if len(feasible) else 0.0) + violation, costs)
 
 
 @dataclass(frozen=True)
@@ -185,9 +166,6 @@ class ConstrainedProblem(ObjectiveProblem):
     ) -> None:
         super().__init__(search, coordinates, initial, evaluator, keys, batch, points)
         self._names = search.constraint_names
-        self.columns = (*self.columns, Column(CONSTRAINTS, "<f8", (len(self._names),)))
-        if search.record_evaluations:
-            self.coordinate_names = (*self.coordinate_names, *self._names)
         self.changing_fitness = search.constraint_handling == "augmented_lagrangian"
 
     def fitness(self, rows: Rows, carried: ProblemState) -> Float64:
@@ -206,11 +184,6 @@ class ConstrainedProblem(ObjectiveProblem):
             return outcome
         values = {COSTS: -outcome.rows["return_"][succeeded], VIOLATED: outcome.rows[CONSTRAINTS][succeeded]}
         return replace(outcome, learned=[[{**outcome.learned[0][0], **values}]])
-
-    def fill(self, rows: Rows, results: Sequence[EvaluationResult]) -> None:
-        """Write the constraint values into the rows; NaN for failed evaluations."""
-        failed = (math.nan,) * len(self._names)
-        rows[CONSTRAINTS] = [result.constraints or failed for result in results]
 
     def _best(self, vectors: Float64, rows: Rows, jobs: Jobs) -> list[list[Arrays]]:
         violation = violations(rows[CONSTRAINTS])
@@ -261,10 +234,3 @@ class ConstrainedProblem(ObjectiveProblem):
             for value, violation in numbered
             if not math.isnan(value)
         ]
-
-    def evaluations(self, state: State, results: Results[object], evaluation: Rows) -> Iterator[Evaluation]:
-        """Yield the lines of evaluations.csv, with the constraint values after the parameters."""
-        training = iter(results.rows[CONSTRAINTS].tolist())
-        centre = iter(evaluation[CONSTRAINTS].tolist() if len(evaluation) else [])
-        for job, value, x in super().evaluations(state, results, evaluation):
-            yield job, value, [*x, *next(centre if job == CENTRE else training)]

@@ -22,11 +22,13 @@ import numpy.typing as npt
 from hpc_es.config.registry import config_path
 from hpc_es.core.data import Float64, dataclass
 from hpc_es.core.errors import ConfigError
-from hpc_es.tasks.functions.options import RESULT_COLUMNS, Coordinates, SearchOptions
+from hpc_es.core.quantities import CONSTRAINTS, MEASURES, METRICS, OBJECTIVES, Group, Quantities
+from hpc_es.tasks.functions.options import RESULT_COLUMNS, Coordinates, SearchOptions, returned_quantities
 from hpc_es.tasks.functions.parameters import Choices, Scale, Value, is_number
 
 KEY = "task.initial_points"
-VALUE, CONSTRAINTS, X = "value", "constraints", "x"
+VALUE, X = "value", "x"
+GROUPS: tuple[Group, ...] = (OBJECTIVES, CONSTRAINTS, MEASURES, METRICS)
 MOST_ERRORS = 5  # that are listed
 
 
@@ -34,12 +36,8 @@ class Known(NamedTuple):
     """The result of a point from the file."""
 
     value: float
-    constraints: tuple[float, ...] = ()
-
-    @property
-    def violation(self) -> float:
-        """Sum of the positive constraint values."""
-        return sum(max(number, 0.0) for number in self.constraints)
+    numbers: tuple[float, ...] = ()  # the quantities that an evaluation returns
+    violation: float = 0.0  # sum of the positive constraint values
 
 
 @dataclass(frozen=True)
@@ -99,12 +97,12 @@ def points_from(source: Path | Points, search: SearchOptions) -> InitialPoints:
 
     Raises ConfigError for `task.initial_points`, which lists the points that are not valid.
     """
-    coordinates, errors = search.coordinates(), list[str]()
+    coordinates, errors, returned = search.coordinates(), list[str](), returned_quantities(search)
     results: dict[bytes, Known | None] = {}
     try:
         for where, values, result in _points(source, search, coordinates):
             try:
-                vector, known = _vector(values, coordinates), _known(result, search.constraint_names)
+                vector, known = _vector(values, coordinates), _known(result, returned)
             except ValueError as error:
                 errors.append(f"{where}: {error}")
                 continue
@@ -147,7 +145,7 @@ def _points(source: Path | Points, search: SearchOptions, coordinates: Coordinat
         content = json.loads(source.read_text(encoding="utf-8"), object_pairs_hook=_without_repeated_names)
         yield from _listed_points(content, coordinates.names)
     elif source.suffix == ".csv":
-        yield from _csv_points(source, coordinates, search.constraint_names)
+        yield from _csv_points(source, coordinates, search)
     else:
         raise ValueError(f"expected the suffix .csv or .json, found {source.name!r}")
 
@@ -169,13 +167,14 @@ def _without_repeated_names(pairs: Sequence[tuple[str, object]]) -> dict[str, ob
     return dict(pairs)
 
 
-def _csv_points(path: Path, coordinates: Coordinates, constraints: Sequence[str]) -> Iterator[Item]:
+def _csv_points(path: Path, coordinates: Coordinates, search: SearchOptions) -> Iterator[Item]:
     import csv
 
+    groups = returned_quantities(search).groups
     with path.open(newline="", encoding="utf-8") as file:
         reader = csv.reader(file)
         header = [name.strip() for name in next(reader, [])]
-        _require_names(header, coordinates.names, (*RESULT_COLUMNS, *constraints))
+        _require_names(header, coordinates.names, (*RESULT_COLUMNS, *search.quantities.names))
         for cells in reader:
             if not any(text.strip() for text in cells):
                 continue
@@ -186,8 +185,8 @@ def _csv_points(path: Path, coordinates: Coordinates, constraints: Sequence[str]
             result: dict[str, object] = {}
             if row.get(VALUE, "").strip():
                 result[VALUE] = _parsed(row[VALUE], None)
-                if constraints:
-                    result[CONSTRAINTS] = [_parsed(row.get(name, ""), None) for name in constraints]
+                for group, names in groups.items():
+                    result[group] = [_parsed(row.get(name, ""), None) for name in names]
             yield f"line {reader.line_num}", values, result
 
 
@@ -220,8 +219,8 @@ def _listed_points(items: object, names: Sequence[str]) -> Iterator[Item]:
         if not isinstance(item, dict):
             text = "expected an object {parameter: value, ...} or a list of numbers"
             raise ValueError(f"{where}: {text}, found {_text(item)}")
-        values = {name: value for name, value in item.items() if name in names or name not in (VALUE, CONSTRAINTS, X)}
-        result = {name: item[name] for name in (VALUE, CONSTRAINTS) if name not in names and item.get(name) is not None}
+        values = {name: value for name, value in item.items() if name in names or name not in (VALUE, *GROUPS, X)}
+        result = {name: item[name] for name in (VALUE, *GROUPS) if name not in names and item.get(name) is not None}
         if X in item and X not in names:
             if not isinstance(item[X], list) or len(item[X]) != len(names):
                 raise ValueError(f"{where}: expected {len(names)} numbers as x, found {_text(item[X])}")
@@ -265,18 +264,33 @@ def _bounded(value: object, coordinates: Coordinates, index: int) -> float:
     return float(value)
 
 
-def _known(result: Mapping[str, object], constraints: Sequence[str]) -> Known | None:
+def _known(result: Mapping[str, object], quantities: Quantities) -> Known | None:
     """Return the result of a point, None if it is not known; ValueError if a number is missing."""
-    if VALUE not in result:
+    if VALUE not in result and not (quantities.objectives and OBJECTIVES in result):
         return None
-    value, limits = result[VALUE], result.get(CONSTRAINTS, [])
+    value = result.get(VALUE, 0.0)
     if isinstance(value, float) and math.isnan(value):
         return Known(math.nan)
     if not is_number(value):
         raise ValueError(f"value is {_text(value)}: expected a number")
-    if isinstance(limits, Mapping):
-        limits = [limits.get(name) for name in constraints]
-    if not isinstance(limits, list) or len(limits) != len(constraints) or not all(map(is_number, limits)):
-        expected = f"{len(constraints)} numbers ({', '.join(constraints)})" if constraints else "none"
-        raise ValueError(f"constraints are {_text(limits)}: expected {expected}, or no value")
-    return Known(float(value), tuple(float(number) for number in limits))
+    numbers = {group: _group(result.get(group, []), group, names) for group, names in quantities.groups.items()}
+    if CONSTRAINTS not in numbers and result.get(CONSTRAINTS, []) != []:
+        _group(result[CONSTRAINTS], CONSTRAINTS, ())
+    violation = sum(max(number, 0.0) for number in numbers.get(CONSTRAINTS, ()))
+    flat = tuple(number for group in numbers.values() for number in group)
+    return Known(flat[0] if quantities.objectives else float(value), flat, violation)
+
+
+def _group(values: object, group: Group, names: Sequence[str]) -> list[float]:
+    """Return the numbers of a group in the declared order; ValueError if one is missing."""
+    if isinstance(values, Mapping):
+        values = [values.get(name) for name in names]
+    is_valid = is_number if group != METRICS else _is_number_or_nan
+    if not isinstance(values, list) or len(values) != len(names) or not all(map(is_valid, values)):
+        expected = f"{len(names)} numbers ({', '.join(names)})" if names else "none"
+        raise ValueError(f"{group} are {_text(values)}: expected {expected}, or no value")
+    return [float(number) for number in values]
+
+
+def _is_number_or_nan(value: object) -> bool:
+    return is_number(value) or (isinstance(value, float) and math.isnan(value))

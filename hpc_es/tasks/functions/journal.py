@@ -24,7 +24,7 @@ from typing import BinaryIO, Literal
 from hpc_es.core.data import Float64, JsonObject
 from hpc_es.core.errors import Failure, RunError, kind_of
 from hpc_es.core.run_files import open_file, read_text
-from hpc_es.tasks.functions.python_evaluator import EvaluationResult
+from hpc_es.tasks.functions.results import EvaluationResult
 
 Mode = Literal["auto"] | bool
 
@@ -149,8 +149,8 @@ def _complete_lines(folder: Path) -> list[str]:
 def _format_entry(generation: int, key: str, result: EvaluationResult) -> bytes:
     value = None if math.isnan(result.value) else result.value.hex()  # exact
     entry: dict[str, object] = {"generation": generation, "key": key, "value": value, "failure": None}
-    if result.constraints:
-        entry["constraints"] = [number.hex() for number in result.constraints]
+    if result.numbers:
+        entry["numbers"] = [number.hex() for number in result.numbers]
     if result.failure is not None:
         entry |= {"failure": result.failure.text, "kind": result.failure.kind}
     return json.dumps(entry).encode() + b"\n"
@@ -172,8 +172,9 @@ def _parse_entry(line: str) -> tuple[EntryKey, EvaluationResult] | None:
         value = math.nan if entry["value"] is None else float.fromhex(entry["value"])
         text: str | None = entry["failure"]
         failure = None if text is None else Failure(text, entry.get("kind", kind_of(text)))
-        constraints = tuple(map(float.fromhex, entry.get("constraints", ())))
+        # Version 0.2 had constraints only.
+        numbers = tuple(map(float.fromhex, entry.get("numbers", entry.get("constraints", ()))))
         key = int(entry["generation"]), str(entry["key"])
-        return key, EvaluationResult(value, failure, constraints=constraints)
+        return key, EvaluationResult(value, failure, numbers=numbers)
     except (ValueError, KeyError, TypeError):
         return None

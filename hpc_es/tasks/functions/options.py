@@ -15,10 +15,12 @@ import numpy as np
 
 from hpc_es.config.options import Count, Limits, Natural, NonNegative, PathText, Positive, option, options
 from hpc_es.core.data import Float64, dataclass
-from hpc_es.core.declarations import Offers, Requirement, Setting
+from hpc_es.core.declarations import Goal, Offers, Requirement, Setting
 from hpc_es.core.interfaces import MixedCoordinates
+from hpc_es.core.quantities import Quantities
 from hpc_es.tasks.functions.journal import Mode
 from hpc_es.tasks.functions.parameters import Choices, Discrete, Parameter, Scale, Value, decoded, scale_of
+from hpc_es.tasks.quantities import QuantityOptions, name_problems, quantities_of
 
 Keep = Literal["clip", "reflect", "penalty", "transform"]
 Handling = Literal["feasible_first", "augmented_lagrangian"]
@@ -206,6 +208,7 @@ Side = float | tuple[float | None, ...] | None
 LONGEST = 1_000_000  # numbers in a vector
 # Of the distance between two bounds: with others the step size is 0, or reflected vectors are NaN.
 NARROWEST, WIDEST = 1e-300, 1e307
+PARAMETER = "parameter."  # begins the source of a measure that is a coordinate
 RESULT_COLUMNS = ("generation", "job", "value")  # of evaluations.csv, before the parameters and constraints
 
 
@@ -238,7 +241,7 @@ class RegionOptions:
 
 
 @options
-class SearchOptions:
+class SearchOptions(QuantityOptions):
     """Options of objectives; a task adds those of its evaluator."""
 
     dimension: Count | None = option("number of coordinates; null: see parameters", None)
@@ -252,12 +255,16 @@ class SearchOptions:
         "returns {value: ..., constraints: [...]}; null: none",
         None,
     )
+    metrics: tuple[str, ...] | None = option(
+        "names of further numbers that the function returns, {value: ..., metrics: [...]}, to be reported; null: none",
+        None,
+    )
     constraint_handling: Handling = option(
         "fitness with constraints: feasible_first (feasible vectors by value, then the others by violation), or "
         "augmented_lagrangian, for smooth problems of continuous parameters",
         "feasible_first",
     )
-    goal: Literal["minimise", "maximise"] = option("direction of the optimisation", "minimise")
+    goal: Goal = option("direction of the optimisation; objectives have directions of their own", "minimise")
     bounds: BoundsOptions = option("bounds of the coordinates", default_factory=BoundsOptions)
     initial: float | tuple[float, ...] | PathText | None = option(
         "initial vector: a number for all coordinates, a list, a file (.npy, .json, .txt) relative to the config, or "
@@ -284,7 +291,11 @@ class SearchOptions:
     on_failed_evaluation: Literal["drop", "abort"] = option(
         "action after a failed evaluation: leave it out of the update, or end the run", "drop", may_change=True
     )
-    vector_behaviour: bool = option("whether the vector is the behaviour of a candidate, for novelty search", False)
+    vector_behaviour: bool = option(
+        "whether the vector is the behaviour of a candidate, for novelty search; measures {from: parameter.NAME} are "
+        "the same for some coordinates",
+        False,
+    )
     record_evaluations: bool = option(
         "whether all vectors and their values are written to evaluations.csv", True, may_change=True
     )
@@ -307,9 +318,19 @@ class SearchOptions:
         return tuple(self.constraints or ())
 
     @property
+    def quantities(self) -> Quantities:
+        """What an evaluation yields besides its value."""
+        return quantities_of(self, self.constraint_names, self.metrics or ())
+
+    @property
+    def ranked_goal(self) -> Goal:
+        """The direction of the value: that of the first objective if there are several."""
+        return next(iter(self.quantities.objectives.values()), self.goal)
+
+    @property
     def sign(self) -> float:
         """Factor of a value in the return, which is maximised: -1 or 1."""
-        return -1.0 if self.goal == "minimise" else 1.0
+        return -1.0 if self.ranked_goal == "minimise" else 1.0
 
     def problems(self) -> Iterator[ConfigProblem]:
         """Yield (key, text) for each mistake that involves several options."""
@@ -322,6 +343,7 @@ class SearchOptions:
             yield from _parameter_problems(self)
         else:
             yield from _bounds_problems(self)
+        yield from _quantity_problems(self)
         yield from _constraint_problems(self)
         if self.close_at is not None:
             if self.journal is False:
@@ -365,16 +387,47 @@ def _parameter_problems(search: SearchOptions) -> Iterator[ConfigProblem]:
         yield "initial", "is set, but there are named parameters: remove it, or write parameters.NAME.initial"
 
 
+def _quantity_problems(search: SearchOptions) -> Iterator[ConfigProblem]:
+    quantities = search.quantities
+    if not quantities.names:
+        if search.objectives == {} or search.measures == {}:
+            yield from name_problems(search, quantities, {})
+        return
+    parameters = list(search.parameters or [f"x{index}" for index in range(search.size)])
+    taken = dict.fromkeys(parameters, "another constraint or a parameter")
+    yield from name_problems(search, quantities, taken | dict.fromkeys(RESULT_COLUMNS, "a column of evaluations.csv"))
+    if len(search.objectives or ()) > 1 and search.constraint_handling != "feasible_first":
+        text = f"is {search.constraint_handling}, but there are several objectives: expected feasible_first"
+        yield "constraint_handling", text
+    if search.objectives and search.goal != "minimise":
+        yield "goal", f"is {search.goal}, but objectives have directions of their own: remove it"
+    for group, named in (("objectives", search.objectives), ("measures", search.measures)):
+        for name, item in (named or {}).items():
+            if item.source is None or (group == "measures" and parameter_of(item.source) in parameters):
+                continue
+            text = f"is {item.source!r}: expected nothing, since the function returns it"
+            more = f", or parameter.NAME with one of {', '.join(parameters[:5])}" if group == "measures" else ""
+            yield f"{group}.{name}.from", text + more
+    if search.vector_behaviour and search.measures:
+        yield "vector_behaviour", "is true, but there are measures: remove it, or write {from: parameter.NAME, ...}"
+
+
+def returned_quantities(search: SearchOptions) -> Quantities:
+    """Return the quantities that the function or program returns: those without a source of their own."""
+    quantities, measures = search.quantities, search.measures or {}
+    returned = {name: ends for name, ends in quantities.measures.items() if measures[name].source is None}
+    return replace(quantities, measures=returned)
+
+
+def parameter_of(source: str | None) -> str | None:
+    """Return the name of the parameter that is the source of a measure, None for other sources."""
+    return source.removeprefix(PARAMETER) if source is not None and source.startswith(PARAMETER) else None
+
+
 def _constraint_problems(search: SearchOptions) -> Iterator[ConfigProblem]:
     names = search.constraint_names
-    coordinates = search.parameters or [f"x{index}" for index in range(search.size if names else 0)]
-    taken = {*coordinates, *RESULT_COLUMNS}
-    twice = [name for index, name in enumerate(names) if name in names[:index] or name in taken]
     if search.constraints == ():
         yield "constraints", "expected at least one constraint, or null, found none"
-    if twice:
-        what = "a column of evaluations.csv" if twice[0] in RESULT_COLUMNS else "another constraint or a parameter"
-        yield "constraints", f"has {twice[0]}, which is also {what}: expected different names"
     if search.constraint_handling == "feasible_first":
         return
     if not names:
@@ -433,7 +486,7 @@ def offers_of_search(offers: Offers, options: SearchOptions) -> Offers:
         )
     return replace(
         offers,
-        goal=options.goal,
+        goal=options.ranked_goal,
         close_at=options.close_at,
         closes=closes,
         requires=requires,

@@ -39,9 +39,10 @@ from hpc_es.core.keys import Keys, Purpose
 from hpc_es.core.population import Layout, Population
 from hpc_es.tasks.functions.initial_points import InitialPoints
 from hpc_es.tasks.functions.journal import EvaluationJournal, remove_finished
-from hpc_es.tasks.functions.options import Bounds, Coordinates, SearchOptions
+from hpc_es.tasks.functions.options import Bounds, Coordinates, SearchOptions, parameter_of, returned_quantities
 from hpc_es.tasks.functions.parameters import Scale, decoded
-from hpc_es.tasks.functions.python_evaluator import EvaluationResult, Evaluator
+from hpc_es.tasks.functions.python_evaluator import Evaluator
+from hpc_es.tasks.functions.results import EvaluationResult
 from hpc_es.tasks.problems import ProblemDefaults
 
 BEST_X, BEST_VALUE, BEST_AT = "best_x", "best_value", "best_at"
@@ -150,7 +151,9 @@ class ObjectiveProblem(ProblemDefaults):
         self._journal = EvaluationJournal(search.journal, evaluator.identity, keeps_failures)
         self._run: RunContext | None = None
         self.size = coordinates.size
-        self.columns: tuple[Column, ...] = (VALUE, behaviour(self.size)) if search.vector_behaviour else (VALUE,)
+        self.quantities, self._returned = search.quantities, returned_quantities(search)
+        described = (behaviour(self.size),) if search.vector_behaviour else ()
+        self.columns: tuple[Column, ...] = (VALUE, *described, *self.quantities.columns)
         self.layout = Layout({"x": (coordinates.size,)})
         self.mixed = coordinates.mixed
         ranges = np.ones(self.size) if coordinates.bounds is None else coordinates.bounds.high - coordinates.bounds.low
@@ -158,7 +161,7 @@ class ObjectiveProblem(ProblemDefaults):
         self.chunk_size = batch or 1
         self._is_batch = batch > 0
         self.cutting = "fixed" if batch else "one by one"
-        self.coordinate_names = coordinates.names if search.record_evaluations else ()
+        self.coordinate_names = (*coordinates.names, *self.quantities.names) if search.record_evaluations else ()
 
     def initial(self, rng: np.random.Generator) -> Float64:
         if isinstance(self._initial, Bounds):
@@ -186,6 +189,14 @@ class ObjectiveProblem(ProblemDefaults):
         if self._run is not None:
             remove_finished(self._run.directory, generation)
 
+    def evaluated_vectors(self, vectors: Array) -> Float64:
+        """Return search vectors as they are passed to the objective, float64[k, size] both."""
+        return self.coordinates.to_objective(np.asarray(vectors, np.float64))[0]
+
+    def parameters(self, vector: Array) -> Mapping[str, Json]:
+        """Return the parameters of a vector of the objective, float64[size], by name."""
+        return dict(zip(self.coordinates.names, self.coordinates.decoded(vector), strict=True))
+
     def to_objective(self, population: Population) -> Float64:
         """Return the candidates as passed to the objective, float64[jobs, size]."""
         return self.coordinates.to_objective(population.stacked())[0]
@@ -197,7 +208,8 @@ class ObjectiveProblem(ProblemDefaults):
         results = self._evaluate_unknown(vectors, jobs, poll)
         rows = np.zeros(len(jobs), row_dtype(self.columns))
         rows["value"] = [result.value for result in results]
-        self.fill(rows, results)
+        if self.quantities.names:
+            self.quantities.fill(rows, self._numbers(results, vectors))
         rows["return_"] = self._search.sign * rows["value"] - penalties
         rows["length"] = 1
         if self._search.vector_behaviour:
@@ -206,8 +218,20 @@ class ObjectiveProblem(ProblemDefaults):
         seconds = {"environment": sum(result.seconds for result in results)}
         return Outcome(rows, arrays, seconds, self._failures(jobs, results), self._best(vectors, rows, jobs))
 
-    def fill(self, rows: Rows, results: Sequence[EvaluationResult]) -> None:
-        """Write further columns of results into the rows."""
+    def _numbers(self, results: Sequence[EvaluationResult], vectors: Float64) -> Float64:
+        """Return the quantities of all jobs, float64[jobs, names]; NaN for failed evaluations.
+
+        `vectors`, float64[jobs, size], are the source of measures that are coordinates.
+        """
+        failed = (math.nan,) * len(self._returned.names)
+        returned = np.array([result.numbers or failed for result in results], np.float64).reshape(len(results), -1)
+        places = dict(zip(self._returned.names, returned.T, strict=True))
+        is_failed = np.isnan([result.value for result in results])
+        for name, item in (self._search.measures or {}).items():
+            if (parameter := parameter_of(item.source)) is not None:
+                coordinate = vectors[:, self.coordinates.names.index(parameter)]
+                places[name] = np.where(is_failed, np.nan, coordinate)
+        return np.stack([places[name] for name in self.quantities.names], axis=1)
 
     def _evaluate_unknown(self, vectors: Float64, jobs: Jobs, poll: Poll) -> list[EvaluationResult]:
         """Return the results of a chunk; those that are known without an evaluation are taken over."""
@@ -238,7 +262,7 @@ class ObjectiveProblem(ProblemDefaults):
             if self.initial_points is not None and not generation
             else None
         )
-        return None if point is None else EvaluationResult(point.value, constraints=point.constraints)
+        return None if point is None else EvaluationResult(point.value, numbers=point.numbers)
 
     def may_close(self, generation: int) -> bool:
         """Return whether a generation may be closed early: it was not before a restart."""
@@ -339,11 +363,44 @@ class ObjectiveProblem(ProblemDefaults):
         return [BestVector(centre, value, state.generation, CENTRE).arrays() for value in values]
 
     def evaluations(self, state: State, results: Results[object], evaluation: Rows) -> Iterator[Evaluation]:
+        """Yield the lines of evaluations.csv: job, value, then the parameters and the quantities."""
+        numbers = iter(self.quantities.of(results.rows).tolist())
         job = 0
         for arrays in results.chunk_arrays:
             for x in arrays[EVALUATED]:
-                yield job, float(results.rows["value"][job]), self.coordinates.decoded(x)
+                yield job, float(results.rows["value"][job]), [*self.coordinates.decoded(x), *next(numbers)]
                 job += 1
         if len(evaluation):
             centre = self.coordinates.decoded(self.coordinates.to_objective(state.theta[np.newaxis])[0][0])
-            yield from ((CENTRE, float(value), centre) for value in evaluation["value"])
+            for value, of_centre in zip(evaluation["value"], self.quantities.of(evaluation).tolist(), strict=True):
+                yield CENTRE, float(value), [*centre, *of_centre]
+
+
+class SeveralObjectives(ObjectiveProblem):
+    """The search for vectors that are good in several objectives: no vector is the best one, so none is kept.
+
+    The return of a job is its first objective. Constraint values are columns that algorithms read.
+    """
+
+    evaluation_episodes = 0
+
+    def _best(self, vectors: Float64, rows: Rows, jobs: Jobs) -> list[list[Arrays]]:
+        return []
+
+    def carried(self) -> ProblemState:
+        return ProblemState()
+
+    def merge(self, carried: ProblemState, units: Sequence[Arrays]) -> ProblemState:
+        return carried
+
+    def metrics(self, carried: ProblemState) -> Mapping[str, float]:
+        return {}
+
+    def is_reached(self, carried: ProblemState, target: float) -> bool:
+        return False
+
+    def summary(self, carried: ProblemState) -> Mapping[str, Json]:
+        return {}
+
+    def evaluation_units(self, state: State, evaluation: Rows) -> Sequence[Arrays]:
+        return ()

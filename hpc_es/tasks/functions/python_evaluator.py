@@ -17,10 +17,8 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
-from decimal import Decimal
-from numbers import Real
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 
@@ -34,7 +32,9 @@ from hpc_es.core.errors import (
     require_users,
 )
 from hpc_es.core.interfaces import RunContext
+from hpc_es.core.quantities import NONE, Quantities
 from hpc_es.tasks.functions.parameters import Scale, decoded
+from hpc_es.tasks.functions.results import EvaluationResult, read_batch, read_result, result_of
 from hpc_es.tasks.timeouts import Watch
 
 T = TypeVar("T")
@@ -42,16 +42,6 @@ T = TypeVar("T")
 SEED = "seed"
 KEY = "task.function"
 TIMEOUT_TEXT = "the evaluation took longer than task.timeout_seconds"
-UNDECLARED_CONSTRAINTS = "the result has constraints, but task.constraints is null: expected their number or names"
-
-
-class EvaluationResult(NamedTuple):
-    """The value of a vector, or NaN and the failure."""
-
-    value: float
-    failure: Failure | None = None
-    seconds: float = 0.0
-    constraints: tuple[float, ...] = ()  # constraint values, if the task has constraints and there is no failure
 
 
 class Evaluator(Protocol):
@@ -70,38 +60,6 @@ class Evaluator(Protocol):
     def close(self) -> None:
         """End all processes that it has started."""
         ...
-
-
-def result_of(value: float, seconds: float) -> EvaluationResult:
-    """Return the result of an evaluation; a value that is not finite is a failure."""
-    if math.isfinite(value):
-        return EvaluationResult(value, None, seconds)
-    return EvaluationResult(math.nan, failure_from_text(f"the value is {value}"), seconds)
-
-
-def constrained_result(result: object, names: Sequence[str], seconds: float) -> EvaluationResult:
-    """Return the result of {value: number, constraints: [...]} or {..., constraints: {name: number}}.
-
-    Numbers that are not finite are a failure. Raises ValueError for anything else.
-    """
-    expected = f"expected {{value: number, constraints: {len(names)} numbers ({', '.join(names)})}}"
-    if not isinstance(result, Mapping) or not {"value", "constraints"} <= set(result):
-        raise ValueError(f"{expected}, got {type(result).__name__} {str(result)[:40]!r}")
-    values = result["constraints"]
-    if isinstance(values, Mapping):
-        if set(values) != set(names):
-            raise ValueError(f"{expected}, got the names {', '.join(map(str, values))}")
-        values = [values[name] for name in names]
-    numbers = np.atleast_1d(_as_float64(values, "numbers as constraints"))
-    if numbers.ndim != 1:
-        raise ValueError(f"{expected}, got constraints of the shape {list(numbers.shape)}")
-    if numbers.shape != (len(names),):
-        raise ValueError(f"{expected}, got {numbers.size} constraint values")
-    value = result_of(as_number(result["value"]), seconds)
-    if value.failure is None and not np.isfinite(numbers).all():
-        name = names[int((~np.isfinite(numbers)).argmax())]
-        return EvaluationResult(math.nan, failure_from_text(f"the constraint {name} is not finite"), seconds)
-    return value if value.failure is not None else value._replace(constraints=tuple(numbers.tolist()))
 
 
 # The function
@@ -182,9 +140,9 @@ class PythonEvaluator:
         objective: Objective,
         batch: bool = False,
         timeout_seconds: float | None = None,
-        constraints: Sequence[str] = (),
+        quantities: Quantities = NONE,
     ) -> None:
-        self._objective, self._batch, self._constraints = objective, batch, tuple(constraints)
+        self._objective, self._batch, self._quantities = objective, batch, quantities
         self._limit = math.inf if timeout_seconds is None else timeout_seconds
         arguments = json.dumps(dict(objective.arguments), sort_keys=True, default=repr)
         self.identity = f"{objective.source} {arguments}"
@@ -204,26 +162,28 @@ class PythonEvaluator:
                 if value is None:
                     results.append(EvaluationResult(math.nan, failure, seconds))
                 else:
-                    results.append(EvaluationResult(value.value, value.failure, seconds, value.constraints))
+                    results.append(EvaluationResult(value.value, value.failure, seconds, value.numbers))
                 with contextlib.suppress(GenerationClosed):  # this job is done
                     poll()  # the timer polls every 10 ms only, which is longer than some chunks take
             return results
 
     def _read(self, result: object) -> EvaluationResult:
-        if self._constraints:
-            return constrained_result(result, self._constraints, 0.0)
-        if isinstance(result, dict) and "constraints" in result:
-            raise ValueError(UNDECLARED_CONSTRAINTS)
-        return result_of(as_number(result), 0.0)
+        if type(result) is float and not self._quantities.names:  # the usual case, fast
+            return result_of(result, 0.0)
+        return read_result(result, self._quantities, 0.0)
 
     def _evaluate_batch(self, vectors: Float64, seeds: Sequence[int], watch: Watch) -> list[EvaluationResult]:
         count = len(vectors)
-        values, failure, seconds = self._try_call(
-            vectors, np.array(seeds), seeds[0], lambda result: as_numbers(result, count), watch.timed(0, self._call)
+        results, failure, seconds = self._try_call(
+            vectors,
+            np.array(seeds),
+            seeds[0],
+            lambda result: read_batch(result, self._quantities, count, 0.0),
+            watch.timed(0, self._call),
         )
-        if values is None:
+        if results is None:
             return [EvaluationResult(math.nan, failure, seconds / count)] * count
-        return [result_of(value, seconds / count) for value in values]
+        return [result._replace(seconds=seconds / count) for result in results]
 
     def _try_call(
         self,
@@ -254,46 +214,3 @@ class PythonEvaluator:
 
     def close(self) -> None:
         """Do nothing."""
-
-
-def as_number(result: object) -> float:
-    """Return the result of a call with one vector as a number; ValueError if it is not one."""
-    if type(result) is float:  # the usual case, fast
-        return result
-    array = _as_float64(result, "a number")
-    if array.shape != ():
-        raise ValueError(f"expected a number, got an array of the shape {list(array.shape)}")
-    return float(array)
-
-
-def as_numbers(result: object, count: int) -> list[float]:
-    """Return the result of a call with `count` vectors as numbers; ValueError if it is not an array [count]."""
-    array = _as_float64(result, f"float64[{count}]")
-    if array.shape != (count,):
-        raise ValueError(f"expected an array of the shape [{count}], got one of the shape {list(array.shape)}")
-    return [float(value) for value in array]
-
-
-def _as_float64(result: object, expected: str) -> Float64:
-    """Return numbers of any real type; a masked number is NaN, one too large for float64 infinite."""
-    array: Any = np.asanyarray(result)
-    if isinstance(array, np.ma.MaskedArray):
-        # What is below the mask is no result.
-        array = np.ma.filled(array.astype(np.float64), np.nan) if array.dtype.kind in "biuf" else array.filled()
-    if array.dtype.kind == "O" and array.size and all(isinstance(item, Real | Decimal) for item in array.flat):
-        # Whole numbers beyond 64 bits, which programs write too, fractions and decimals.
-        found: Float64 = np.array([as_float(item) for item in array.flat], np.float64).reshape(array.shape)
-        return found
-    if array.dtype.kind not in "biuf":
-        got = "None: does it return its value?" if result is None else f"{type(result).__name__} {str(result)[:40]!r}"
-        raise ValueError(f"expected {expected}, got {got}")
-    numbers: Float64 = array.astype(np.float64)
-    return numbers
-
-
-def as_float(number: Any) -> float:
-    """Return a number as float64; infinite if it is too large, such as a whole number of 400 digits."""
-    try:
-        return float(number)
-    except OverflowError:
-        return math.inf if number > 0 else -math.inf

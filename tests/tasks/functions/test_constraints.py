@@ -17,17 +17,15 @@ import hpc_es
 from hpc_es.config.loading import validate
 from hpc_es.core.data import Float64
 from hpc_es.core.errors import ConfigError
+from hpc_es.core.quantities import Quantities
 from hpc_es.tasks.command import Command, SubprocessEvaluator
 from hpc_es.tasks.functions.constraints import Lagrangian, feasible_first, lagrangian_terms
 from hpc_es.tasks.functions.problem import BestVector
-from hpc_es.tasks.functions.python_evaluator import (
-    EvaluationResult,
-    PythonEvaluator,
-    constrained_result,
-    objective,
-)
+from hpc_es.tasks.functions.python_evaluator import PythonEvaluator, objective
+from hpc_es.tasks.functions.results import EvaluationResult, read_result
 from hpc_es.training.build import build_task
 
+LIMITS = Quantities(constraints=("mass", "stress"))
 COSTS = np.array([3, 2.5, 4, 1.5, 5, 2])
 VALUES = np.array([(0.5, -1), (-0.25, -2), (1, -0.5), (-0.5, 0.25), (0.75, -1.5), (-1, -3)])
 UPDATES = [  # constraint values of the only sample; multipliers and penalties after the update
@@ -114,25 +112,29 @@ def test_best_vector_is_the_best_feasible_one_or_the_least_violating() -> None:
 )
 def test_results_of_another_form_are_refused(result: Any, text: str) -> None:
     with pytest.raises(ValueError) as error:
-        constrained_result(result, ("mass", "stress"), 0.0)
+        read_result(result, LIMITS, 0.0)
     assert text in str(error.value)
 
 
 def test_constraint_values_may_have_names_and_must_be_finite() -> None:
     result = {"value": 1, "constraints": {"stress": 3, "mass": 2}}
-    assert constrained_result(result, ("mass", "stress"), 0.0).constraints == (2.0, 3.0)
-    failed = constrained_result({"value": 1, "constraints": [1, math.inf]}, ("mass", "stress"), 0.0)
+    assert read_result(result, LIMITS, 0.0).numbers == (2.0, 3.0)
+    failed = read_result({"value": 1, "constraints": [1, math.inf]}, LIMITS, 0.0)
     assert failed.failure is not None and failed.failure.text == "the constraint stress is not finite"
     masked = {"value": 1, "constraints": np.ma.array([9.0, 3.0], mask=[1, 0])}
-    failed = constrained_result(masked, ("mass", "stress"), 0.0)
+    failed = read_result(masked, LIMITS, 0.0)
     assert failed.failure is not None and failed.failure.text == "the constraint mass is not finite"
     large = {"value": 10**25, "constraints": [-(10**25), 1]}
-    assert constrained_result(large, ("mass", "stress"), 0.0).constraints == (-1e25, 1.0)
+    assert read_result(large, LIMITS, 0.0).numbers == (-1e25, 1.0)
 
 
 def from_program(output: str, constraints: tuple[str, ...], directory: Path) -> EvaluationResult:
     program = f"printf '{output}' > \"$2\""
-    command = Command(("/bin/sh", "-c", program, "sh", "{parameters}", "{result}"), directory, constraints=constraints)
+    command = Command(
+        ("/bin/sh", "-c", program, "sh", "{parameters}", "{result}"),
+        directory,
+        quantities=Quantities(constraints=constraints),
+    )
     external = SubprocessEvaluator(command)
     (result,) = external.evaluate(np.zeros((1, 1)), (0,), lambda: None)
     external.close()
@@ -141,7 +143,7 @@ def from_program(output: str, constraints: tuple[str, ...], directory: Path) -> 
 
 def test_program_returns_constraints_as_json(tmp_path: Path) -> None:
     result = from_program('{"value": 2, "constraints": {"mass": -1}}', ("mass",), tmp_path)
-    assert (result.value, result.constraints) == (2.0, (-1.0,))
+    assert (result.value, result.numbers) == (2.0, (-1.0,))
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 
 from hpc_es.core.errors import Failure, RunError
 from hpc_es.tasks.functions.journal import FOLDER, EvaluationJournal, Mode, remove_finished
-from hpc_es.tasks.functions.python_evaluator import EvaluationResult
+from hpc_es.tasks.functions.results import EvaluationResult
 
 X = np.array([0.1, -0.0, 1 / 3])
 SLOW = [EvaluationResult(1 / 3, None, 2.0), EvaluationResult(math.nan, Failure("late", "time"), 2.0)]

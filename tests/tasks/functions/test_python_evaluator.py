@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hpc_es.core.quantities import Quantities
 from hpc_es.tasks.functions.parameters import ParameterScale
 from hpc_es.tasks.functions.python_evaluator import PythonEvaluator, objective
 
@@ -132,10 +133,10 @@ def test_failed_calls_are_reported_with_their_reason(function: Any, batch: bool,
 def test_every_real_number_is_a_value(result: Any, expected: float) -> None:
     single = PythonEvaluator(objective(lambda x: result, {})).evaluate(VECTORS[:1], SEEDS[:1], lambda: None)
     batch = PythonEvaluator(objective(lambda x: [result], {}), True).evaluate(VECTORS[:1], SEEDS[:1], lambda: None)
-    bound = PythonEvaluator(objective(lambda x: {"value": 0, "constraints": [result]}, {}), constraints=["c"]).evaluate(
-        VECTORS[:1], SEEDS[:1], lambda: None
-    )
-    assert [single[0].value, batch[0].value, *bound[0].constraints] == [expected] * 3
+    limited = objective(lambda x: {"value": 0, "constraints": [result]}, {})
+    evaluator = PythonEvaluator(limited, quantities=Quantities(constraints=("c",)))
+    bound = evaluator.evaluate(VECTORS[:1], SEEDS[:1], lambda: None)
+    assert [single[0].value, batch[0].value, *bound[0].numbers] == [expected] * 3
 
 
 def test_failed_call_does_not_affect_the_others() -> None:

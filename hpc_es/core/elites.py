@@ -1,0 +1,35 @@
+"""The members of a front or an archive: what an algorithm with several solutions returns."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import field
+
+import numpy as np
+import numpy.typing as npt
+
+from hpc_es.core.data import Array, dataclass
+
+MEMBER = re.compile(r"g(\d+)j(\d+)")
+
+
+@dataclass(frozen=True)
+class Elites:
+    """The members in an order that depends on the state only."""
+
+    vectors: Array  # dtype[members, params], as candidates
+    generations: npt.NDArray[np.int64]  # int64[members], of their evaluations, counted from 0
+    jobs: npt.NDArray[np.int64]  # int64[members]
+    # What their evaluations returned, by the names of columns of the rows, such as "objectives": [members, ...].
+    columns: Mapping[str, Array] = field(default_factory=dict)
+    cells: npt.NDArray[np.int64] | None = None  # int64[members, axes], in an archive of cells
+
+    def __len__(self) -> int:
+        return len(self.vectors)
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the members, such as "g12j7" for job 7 of generation 12."""
+        pairs = zip(self.generations.tolist(), self.jobs.tolist(), strict=True)
+        return [f"g{generation}j{job}" for generation, job in pairs]

@@ -1,0 +1,113 @@
+"""The numbers that an evaluation yields besides its return: objectives, constraints, measures and metrics.
+
+A task declares them by name. Each group is then a column of the rows, float64[jobs, numbers], with the group's name.
+Strategies that rank one number need not know them: `Problem.fitness` combines what there is. Algorithms with several
+objectives, or with an archive over measures, read the columns themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import field
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+
+from hpc_es.core.data import BEHAVIOUR, Column, Float64, Rows, dataclass
+from hpc_es.core.declarations import Goal
+
+Group = Literal["objectives", "constraints", "measures", "metrics"]
+
+OBJECTIVES: Group = "objectives"
+CONSTRAINTS: Group = "constraints"
+MEASURES: Group = "measures"
+METRICS: Group = "metrics"
+
+
+@dataclass(frozen=True)
+class Quantities:
+    """The names of what an evaluation yields, in the order of the columns' elements.
+
+    `objectives` have a direction. A candidate is feasible where its `constraints` are at most 0. `measures` describe a
+    candidate, for archives and novelty, and have a range, which is infinite where none was declared. `metrics` are
+    reported only, and may be NaN.
+    """
+
+    objectives: Mapping[str, Goal] = field(default_factory=dict)
+    constraints: tuple[str, ...] = ()
+    measures: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # low and high
+    metrics: tuple[str, ...] = ()
+
+    @cached_property
+    def groups(self) -> dict[Group, tuple[str, ...]]:
+        """The names of each group that is not empty, in the order of the columns."""
+        groups: dict[Group, tuple[str, ...]] = {
+            OBJECTIVES: tuple(self.objectives),
+            CONSTRAINTS: self.constraints,
+            MEASURES: tuple(self.measures),
+            METRICS: self.metrics,
+        }
+        return {group: names for group, names in groups.items() if names}
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """All names, in the order of the columns."""
+        return tuple(name for names in self.groups.values() for name in names)
+
+    @cached_property
+    def columns(self) -> tuple[Column, ...]:
+        """The columns of the rows, one per group."""
+        return tuple(Column(group, "<f8", (len(names),)) for group, names in self.groups.items())
+
+    @cached_property
+    def signs(self) -> Float64:
+        """The factors that turn objectives into numbers to maximise, float64[objectives]: 1 or -1."""
+        return np.array([1.0 if goal == "maximise" else -1.0 for goal in self.objectives.values()])
+
+    @cached_property
+    def ranges(self) -> tuple[Float64, Float64]:
+        """The low and high ends of the measures, float64[measures] each."""
+        ends = np.array(list(self.measures.values()), np.float64).reshape(-1, 2)
+        return ends[:, 0], ends[:, 1]
+
+    def fill(self, rows: Rows, numbers: Float64) -> None:
+        """Write numbers, float64[jobs, all names], into the columns of the rows."""
+        start = 0
+        for group, names in self.groups.items():
+            rows[group] = numbers[:, start : start + len(names)]
+            start += len(names)
+
+    def of(self, rows: Rows) -> Float64:
+        """The numbers of all columns, float64[jobs, all names]; the inverse of `fill`."""
+        groups = [rows[group] for group in self.groups]
+        return np.concatenate(groups, axis=1) if groups else np.zeros((len(rows), 0))
+
+
+NONE = Quantities()
+
+
+def measures_of(rows: Rows) -> Float64:
+    """Return the measures of jobs, float64[jobs, measures]; behaviours, which are an older form, if there are none."""
+    return np.asarray(rows[MEASURES if MEASURES in (rows.dtype.names or ()) else BEHAVIOUR], np.float64)
+
+
+def measured_columns(columns: Sequence[Column]) -> int:
+    """Return the number of measures, or of the numbers of a behaviour, that rows with these columns have."""
+    return max((column.shape[0] for column in columns if column.name in (MEASURES, BEHAVIOUR)), default=0)
+
+
+def violations(constraints: Float64) -> Float64:
+    """Return the sum of the positive constraint values, float64[jobs], of float64[jobs, constraints]."""
+    total: Float64 = np.maximum(constraints, 0.0).sum(axis=1)
+    return total
+
+
+def feasible_first(costs: Float64, constraints: Float64) -> Float64:
+    """Return the costs to rank, float64[jobs]: infeasible jobs have more than all feasible ones (Deb 2000).
+
+    `costs` are float64[jobs], NaN for failed jobs; `constraints` are float64[jobs, constraints].
+    """
+    violation = violations(constraints)
+    feasible = costs[(violation == 0) & np.isfinite(costs)]
+    return np.where(violation > 0, (feasible.max() if len(feasible) else 0.0) + violation, costs)

@@ -1,0 +1,112 @@
+"""`task.objectives`, `task.measures` and the like: what an evaluation yields besides its return, and where from.
+
+objectives: {cost: minimise, mass: minimise}
+measures: {x: [0, 1], y: [0, 1]}
+
+objectives: {speed: {from: info.speed, goal: maximise}}
+measures: {x: {from: observation.0, range: [-1, 1]}}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from hpc_es.config.options import option, options
+from hpc_es.core.data import Json
+from hpc_es.core.declarations import Goal
+from hpc_es.core.quantities import Quantities
+
+MOST_OBJECTIVES = 8
+
+
+def _with_source(data: Json) -> Json:
+    """Return a section whose key `from` has the name of its option, since `from` is a word of Python."""
+    if not isinstance(data, Mapping) or "from" not in data or "source" in data:
+        return data
+    return {"source" if name == "from" else name: value for name, value in data.items()}
+
+
+@options
+class SourceOptions:
+    """A quantity, or the text of its source."""
+
+    source: str | None = option("where the number comes from; written as `from`; null: see the task", None)
+
+    @staticmethod
+    def _written_out(data: Json) -> Json:
+        """Return {from: TEXT} of a text."""
+        return {"source": data} if isinstance(data, str) else _with_source(data)
+
+
+@options
+class ObjectiveOptions:
+    """An item of `task.objectives:`, or its goal."""
+
+    goal: Goal = option("direction of the optimisation", "minimise")
+    source: str | None = option("where the number comes from; written as `from`; null: see the task", None)
+
+    @staticmethod
+    def _written_out(data: Json) -> Json:
+        """Return {goal: TEXT} of a text."""
+        return {"goal": data} if isinstance(data, str) else _with_source(data)
+
+
+@options
+class MeasureOptions:
+    """An item of `task.measures:`, or its range."""
+
+    range: tuple[float, float] = option("lowest and highest value, such as [0, 1]; values beyond count as the nearest")
+    source: str | None = option("where the number comes from; written as `from`; null: see the task", None)
+
+    @staticmethod
+    def _written_out(data: Json) -> Json:
+        """Return {range: LIST} of a list."""
+        return {"range": data} if isinstance(data, list) else _with_source(data)
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        """Yield (key, text) if the range is empty."""
+        low, high = self.range
+        if not low < high:
+            yield "range", f"is [{low:g}, {high:g}]: expected a lower and a higher number"
+
+
+@options
+class QuantityOptions:
+    """Options of a task whose evaluations may yield more than one number."""
+
+    objectives: Mapping[str, ObjectiveOptions] | None = option(
+        "several objectives in place of one value, by name, such as {cost: minimise, mass: minimise}; null: one value",
+        None,
+    )
+    measures: Mapping[str, MeasureOptions] | None = option(
+        "numbers that describe a candidate, by name, with their ranges, such as {x: [0, 1], y: [0, 1]}, for novelty "
+        "search and archives; null: none",
+        None,
+    )
+
+
+def quantities_of(options: QuantityOptions, constraints: Sequence[str], metrics: Sequence[str] = ()) -> Quantities:
+    """Return what these options declare."""
+    return Quantities(
+        {name: item.goal for name, item in (options.objectives or {}).items()},
+        tuple(constraints),
+        {name: item.range for name, item in (options.measures or {}).items()},
+        tuple(metrics),
+    )
+
+
+def name_problems(
+    options: QuantityOptions, quantities: Quantities, taken: Mapping[str, str]
+) -> Iterator[tuple[str, str]]:
+    """Yield (key, text) for names that something else has, by group. `taken` says whose each of them is."""
+    for group in ("objectives", "measures"):
+        if getattr(options, group) == {}:
+            yield group, "expected at least one name, or null, found none"
+    listed = quantities.names
+    for group, names in quantities.groups.items():
+        for name in dict.fromkeys(name for name in names if name in taken or listed.count(name) > 1):
+            owner = taken.get(name, f"another one of {', '.join(quantities.groups)}" if group != "constraints" else "")
+            owner = owner or "another constraint or a parameter"
+            yield group, f"has {name}, which is also {owner}: expected different names"
+    if len(quantities.objectives) > MOST_OBJECTIVES:
+        yield "objectives", f"has {len(quantities.objectives)}: expected at most {MOST_OBJECTIVES}"

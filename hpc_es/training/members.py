@@ -1,0 +1,35 @@
+"""Writes the members of a front or archive of a run, on rank 0."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from hpc_es.config.schema import Config
+from hpc_es.core.data import State
+from hpc_es.core.interfaces import KeepsElites, NamesParameters
+from hpc_es.storage.members import write_members
+from hpc_es.training.build import Parts
+
+
+class MembersWriter:
+    """Writes the files of `storage.members` for the states it is given."""
+
+    def __init__(self, config: Config, parts: Parts) -> None:
+        self._incumbent, self._parts = config.setup.needs.incumbent, parts
+        self._written: tuple[Path, int] | None = None  # the directory, and the generation of the files in it
+
+    def write(self, run: Path, state: State) -> None:
+        """Write the members of a state, unless it was the last one to be written; RunError if that fails."""
+        algorithm, problem = self._parts.algorithm, self._parts.problem
+        if not isinstance(algorithm, KeepsElites) or self._incumbent == "one":
+            return
+        if self._written == (run, state.generation):
+            return
+        elites = algorithm.elites(state)
+        parameters = None
+        if isinstance(problem, NamesParameters):
+            elites = replace(elites, vectors=problem.evaluated_vectors(elites.vectors))
+            parameters = [problem.parameters(vector) for vector in elites.vectors]
+        write_members(run, self._incumbent, elites, problem.quantities, parameters)
+        self._written = run, state.generation
