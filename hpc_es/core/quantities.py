@@ -94,7 +94,8 @@ def measures_of(rows: Rows) -> Float64:
 
 def measured_columns(columns: Sequence[Column]) -> int:
     """Return the number of measures, or of the numbers of a behaviour, that rows with these columns have."""
-    return max((column.shape[0] for column in columns if column.name in (MEASURES, BEHAVIOUR)), default=0)
+    sizes = {column.name: column.shape[0] for column in columns if column.name in (MEASURES, BEHAVIOUR)}
+    return sizes.get(MEASURES, sizes.get(BEHAVIOUR, 0))
 
 
 def violations(constraints: Float64) -> Float64:

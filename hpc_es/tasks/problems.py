@@ -38,7 +38,7 @@ from hpc_es.core.interfaces import Cutting, Evaluation, MixedCoordinates, RunCon
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.core.policy import Actor, Batch, Episodic, Policy, ReferencePolicy, Segments
 from hpc_es.core.population import Layout, Population, unperturbed
-from hpc_es.core.quantities import NONE
+from hpc_es.core.quantities import CONSTRAINTS, NONE, OBJECTIVES, Quantities, feasible_first
 from hpc_es.devices import jax_setup
 from hpc_es.tasks.observation_statistics import REFERENCE_HASH, Deviations, Moments, random_observations, sha256
 
@@ -206,6 +206,16 @@ def refuse_normalization(normalization: ObservationNormalization) -> None:
         raise ConfigError([("task.observation_normalization.enabled", f"{text}, or algorithm.kind: es")])
 
 
+def refuse_quantities(quantities: Quantities) -> None:
+    """Raise ConfigError for an algorithm that learns from trajectories, if something but returns would rank them."""
+    for group in (OBJECTIVES, CONSTRAINTS):
+        if group in quantities.groups:
+            text = "is set, but algorithms that differentiate trajectories follow returns: expected null"
+            raise ConfigError(
+                [(f"task.{group}", f"{text}, or an algorithm that ranks jobs, such as algorithm.kind: es")]
+            )
+
+
 class PolicyProblem(ProblemDefaults):
     """Search for a policy's parameters, which are evaluated in episodes; it learns the statistics of observations.
 
@@ -223,6 +233,7 @@ class PolicyProblem(ProblemDefaults):
     """
 
     dtype = np.dtype(np.float32)
+    derives_fitness = False
 
     def __init__(
         self,
@@ -233,8 +244,10 @@ class PolicyProblem(ProblemDefaults):
         unit: int,
         columns: tuple[Column, ...] = (),
         cutting: Cutting = "fixed",
+        quantities: Quantities = NONE,
     ) -> None:
-        self.columns = (SIGN_RETURN, *columns)
+        self.columns, self.quantities = (SIGN_RETURN, *columns), quantities
+        self.derives_fitness = bool(quantities.objectives or quantities.constraints)
         if normalization.enabled and getattr(policy, "scales_observations", False):
             text = "is true, but the policy scales observations itself: expected false"
             raise ConfigError([("task.observation_normalization.enabled", text)])
@@ -253,6 +266,13 @@ class PolicyProblem(ProblemDefaults):
 
     def initial(self, rng: np.random.Generator) -> Float32:
         return self._policy.initial(rng)
+
+    def fitness(self, rows: Rows, carried: ProblemState) -> Float64:
+        """Return the fitness by the first objective, by default the return, and the constraints, float64[jobs]."""
+        quantities, costs = self.quantities, -np.asarray(rows["return_"], np.float64)
+        if quantities.objectives:
+            costs = np.where(np.isnan(costs), np.nan, -quantities.signs[0] * rows[OBJECTIVES][:, 0])
+        return -(feasible_first(costs, rows[CONSTRAINTS]) if quantities.constraints else costs)
 
     def open(self, run: RunContext) -> None:
         """Compile the policy if a library does; in JAX, one rank per node before the others, which read its cache.

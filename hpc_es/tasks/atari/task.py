@@ -19,8 +19,15 @@ from hpc_es.core.errors import ConfigError, as_yaml, missing_text, nearest
 from hpc_es.core.keys import Keys
 from hpc_es.core.policy import Actor, Batch, Policy
 from hpc_es.tasks.episodes.behaviour import BehaviourOptions, behaviour_from_options
+from hpc_es.tasks.episodes.quantities import EpisodeQuantities, EpisodeQuantityOptions, group_of_infos
 from hpc_es.tasks.episodes.rollout import EpisodeSegments, Rollout
-from hpc_es.tasks.problems import ObservationNormalization, PolicyProblem, PolicyTrajectories, refuse_normalization
+from hpc_es.tasks.problems import (
+    ObservationNormalization,
+    PolicyProblem,
+    PolicyTrajectories,
+    refuse_normalization,
+    refuse_quantities,
+)
 
 if TYPE_CHECKING:
     from hpc_es.tasks.atari.backend import AtariBackend, AtariEnvironment
@@ -65,7 +72,7 @@ PICTURES: Mapping[str, Mapping[str, int]] = {
 
 
 @options
-class Options:
+class Options(EpisodeQuantityOptions):
     """`task:` with `kind: atari`."""
 
     fresh_environment: ClassVar[bool] = False  # a game keeps no state between episodes
@@ -182,6 +189,13 @@ class Atari:
         self._shape = (*size, picture["stack"] * (1 if options.grayscale else 3))
         self.spaces = Spaces(ObservationSpec(self._shape, np.dtype(np.uint8)), Discrete(game.actions))
         self.behaviour = behaviour_from_options(options.behaviour, self.spaces.observations.size, self.environment)
+        behaviours = 0 if self.behaviour is None else self.behaviour.size
+        self.quantities = EpisodeQuantities.of(options, self.spaces.observations.size, behaviours)
+        keys = [key for _, key, _ in self.quantities.infos]
+        if unknown := [key for key in keys if key not in INFO_KEYS]:
+            text = f"the infos of Atari games have no {unknown[0]!r} (they have: {', '.join(INFO_KEYS)})"
+            raise ConfigError([(f"task.{group_of_infos(options)}", text + nearest(unknown[0], INFO_KEYS))])
+        self.info_keys = (*info, *keys)
         self.time_limit = -(-self._settings.max_frames // self._settings.frame_skip)  # in steps
         self._backend = self.new_backend()
 
@@ -198,6 +212,7 @@ class Atari:
     def columns(self) -> tuple[Column, ...]:
         """The columns of rows in addition to those of all episodes."""
         columns = () if self.behaviour is None else (behaviour(self.behaviour.size),)
+        columns = (*columns, *self.quantities.quantities.columns)
         return (*columns, info_numbers(len(self.info))) if self.info else columns
 
     def problem(
@@ -207,8 +222,10 @@ class Atari:
         assert policy is not None
         normalization = self.options.observation_normalization
         if searched == "vectors":
-            return PolicyProblem(self, policy, keys, normalization, unit, self.columns, "free")
+            quantities = self.quantities.quantities
+            return PolicyProblem(self, policy, keys, normalization, unit, self.columns, "free", quantities)
         refuse_normalization(normalization)
+        refuse_quantities(self.quantities.quantities)
         return PolicyTrajectories(self, policy, self.time_limit, segments=self.segments, columns=self.columns)
 
     def segments(self) -> EpisodeSegments:
@@ -225,7 +242,7 @@ class Atari:
         """Return a new environment backend."""
         from hpc_es.tasks.atari.backend import AtariBackend
 
-        return AtariBackend(self._settings, self._resize, self._shape, tuple(self.info))
+        return AtariBackend(self._settings, self._resize, self._shape, self.info_keys)
 
     def environment(self, render_mode: str | None = None, wrapped: bool = True) -> AtariEnvironment:
         """Return a new Gymnasium environment, which plays the episodes of evaluations; there are no wrappers."""

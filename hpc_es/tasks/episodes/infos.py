@@ -29,8 +29,7 @@ RandomStep = tuple[Observation, float, Info]  # observation, reward, info
 class InfoAccumulator:
     """Reduces the numbers of the steps of a chunk's episodes, for each job: float64[jobs, keys]; NaN: missing."""
 
-    def __init__(self, wanted: Mapping[str, Reduction], jobs: int) -> None:
-        reductions = list(wanted.values())
+    def __init__(self, reductions: Sequence[Reduction], jobs: int) -> None:
         self._is_final = np.array([reduction == "final" for reduction in reductions])
         self._is_mean = np.array([reduction == "mean" for reduction in reductions])
         shape = (jobs, len(reductions))
@@ -102,12 +101,12 @@ def random_episode(environment: Environment) -> Iterator[RandomStep]:
 
 
 def check_info_keys(
-    wanted: Iterable[str], name: str, infos: Callable[[], Iterator[Mapping[str, object]]]
+    wanted: Iterable[str], name: str, infos: Callable[[], Iterator[Mapping[str, object]]], option: str = KEY
 ) -> str | None:
     """Check in an episode with random actions that the infos have the wanted numbers; ConfigError if they have not.
 
-    `infos` plays the episode and yields the infos of its steps. If the episode is longer than LONGEST steps, a missing
-    number may still appear at its end: a text for the user is returned instead.
+    `infos` plays the episode and yields the infos of its steps; `option` names the keys in messages. If the episode is
+    longer than LONGEST steps, a missing number may still appear at its end: a text for the user is returned instead.
     """
     merged_infos: dict[str, object] = {}
     steps, missing = 0, list(wanted)
@@ -123,11 +122,11 @@ def check_info_keys(
         raise
     except Exception as error:
         text = f"{name} fails under random actions: {one_line(error_text(error))}"
-        raise ConfigError([(KEY, text)]) from error
+        raise ConfigError([(option, text)]) from error
     message = _missing_key_message(missing[0], merged_infos, name)
     if steps < LONGEST:
-        raise ConfigError([(KEY, message)])
-    return f"{KEY}: {message}, in {LONGEST} steps with random actions"
+        raise ConfigError([(option, message)])
+    return f"{option}: {message}, in {LONGEST} steps with random actions"
 
 
 def _missing_key_message(key: str, merged_infos: Mapping[str, object], environment: str) -> str:

@@ -37,6 +37,7 @@ from hpc_es.core.policy import DIVERGED, Actor, Batch
 from hpc_es.tasks.episodes.behaviour import Behaviour, EpisodeEnd
 from hpc_es.tasks.episodes.environment_backend import EnvironmentBackend, RunningEpisodes, StepResult
 from hpc_es.tasks.episodes.infos import InfoAccumulator
+from hpc_es.tasks.episodes.quantities import EpisodeQuantities
 from hpc_es.tasks.observation_statistics import ObservationSums
 
 NOISE_STEPS = 64  # number of steps whose noise is drawn at once
@@ -75,6 +76,7 @@ class RolloutTask(Protocol):
     episodes_per_job: int
     behaviour: Behaviour | None
     info: Mapping[str, Reduction]  # the numbers of `report.info`
+    quantities: EpisodeQuantities
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -109,7 +111,9 @@ class Rollout:
         self._total_length = np.zeros(jobs, np.int64)
         self._infos: dict[int, Any] = {}  # last infos of the rows whose episode ended in this step
         self._total_behaviour = np.zeros((jobs, task.behaviour.size if task.behaviour else 0))
-        self._numbers = InfoAccumulator(task.info, jobs) if task.info else None
+        reductions = [*task.info.values(), *(reduction for _, _, reduction in task.quantities.infos)]
+        self._numbers = InfoAccumulator(reductions, jobs) if reductions else None
+        self._total_at_ends = np.zeros((jobs, len(task.quantities.sources)))
         self._sums = ObservationSums(batch, spec)
         self._noise = ActionNoise(batch, task.spaces.actions)
         self._failures: list[Failure] = []
@@ -218,8 +222,8 @@ class Rollout:
         job = self._jobs[row]
         if not np.isfinite(self._episode_return[row]):
             self._fail(row, ValueError(f"the return is {self._episode_return[row]}"))
-        if self._task.behaviour is not None:
-            self._add_behaviour(row, self._task.behaviour)
+        if self._task.behaviour is not None or self._task.quantities.sources:
+            self._add_end(row)
         if np.isnan(self._total_return[job]):
             return
         if self._numbers is not None:
@@ -233,11 +237,16 @@ class Rollout:
             self._begin(row)
             self._generators_after_reset = _global_generators()
 
-    def _add_behaviour(self, row: int, behaviour: Behaviour) -> None:
+    def _add_end(self, row: int) -> None:
+        """Add behaviour and quantities of an episode to those of its job; fail it if they cannot be computed."""
+        task, job = self._task, self._jobs[row]
         length, return_ = self._steps - self._first_step[row], float(self._episode_return[row])
         try:
             end = EpisodeEnd(self._observations[row].copy(), self._infos.get(row, {}), return_, length)
-            self._total_behaviour[self._jobs[row]] += behaviour.compute(end)
+            behaviour = None if task.behaviour is None else task.behaviour.compute(end)
+            if behaviour is not None:
+                self._total_behaviour[job] += behaviour
+            self._total_at_ends[job] += task.quantities.at_ends(return_, length, end.observation.ravel(), behaviour)
         except BaseException as error:
             require_users(error)
             self._fail(row, error)
@@ -247,14 +256,17 @@ class Rollout:
         job = self._jobs[row]
         if np.isnan(self._total_return[job]):  # failed before, such as a NaN observation with a NaN reward
             return
+        self._fail_job(job, error)
+        self._total_length[job] += self._steps - self._first_step[row]
+        self._backend.renew(job)
+
+    def _fail_job(self, job: int, error: BaseException) -> None:
         failure = failure_from_error(error, job)
         self._failures.append(failure)
         if self._task.options.on_failed_episode == "abort":
             text = f"an episode failed and task.on_failed_episode is abort: job {job} of the chunk: {failure.text}"
             raise RunError(text) from error
         self._total_return[job] = np.nan
-        self._total_length[job] += self._steps - self._first_step[row]
-        self._backend.renew(job)
 
     def _retire_finished_rows(self) -> None:
         """Remove the rows of finished jobs from the live ones; compact the batch once a quarter of it is idle."""
@@ -275,18 +287,35 @@ class Rollout:
         self._first_step = [self._first_step[row] for row in self._live]
         self._live = list(range(len(keep)))
 
+    def _quantities(self) -> Float64:
+        """Return the quantities of all jobs, float64[jobs, names]; jobs without one of them fail."""
+        task, jobs = self._task, len(self._total_return)
+        infos = np.zeros((jobs, 0)) if self._numbers is None else self._numbers.job_means()[:, len(task.info) :]
+        table = task.quantities.of_jobs(self._total_at_ends / task.episodes_per_job, infos)
+        wrong = ~np.isfinite(table) & ~np.isnan(self._total_return)[:, np.newaxis]
+        for job in np.flatnonzero(wrong.any(axis=1)).tolist():
+            source = task.quantities.sources[int(wrong[job].argmax())]
+            self._fail_job(job, ValueError(f"{source} is no finite number at the end of the episode"))
+        table[np.isnan(self._total_return)] = np.nan
+        return table
+
     def _outcome(self) -> Outcome:
         episodes = self._task.episodes_per_job
+        table = self._quantities() if self._task.quantities.sources else None
         rows = np.zeros(len(self._total_return), row_dtype((SIGN_RETURN, *self._task.columns)))
         rows["return_"] = self._total_return / episodes
         rows["sign_return"] = self._total_signs / episodes
         rows["length"] = self._total_length
         if self._task.behaviour is not None:
             rows[BEHAVIOUR] = self._total_behaviour / episodes
+        if table is not None:
+            self._task.quantities.quantities.fill(rows, table)
         self._check_global_generators()
         failed = np.isnan(rows["return_"])
         if self._numbers is not None:
-            rows[INFO] = np.where(failed[:, np.newaxis], np.nan, self._numbers.job_means())
+            means = self._numbers.job_means()[:, : len(self._task.info)]
+            if self._task.info:
+                rows[INFO] = np.where(failed[:, np.newaxis], np.nan, means)
         seconds = {**self._seconds, "policy_calls": float(self._steps)}
         return Outcome(rows, {}, seconds, self._failures, self._sums.units(failed), self._is_mixed)
 

@@ -27,12 +27,14 @@ from hpc_es.tasks.episodes.environment_backend import EnvironmentBackend, NotNat
 from hpc_es.tasks.episodes.gymnasium_backend import GymnasiumBackend, VectorBackend, VectorEnvironments
 from hpc_es.tasks.episodes.hidden_state import hidden_state_warning
 from hpc_es.tasks.episodes.infos import check_info_keys, random_episode
+from hpc_es.tasks.episodes.quantities import EpisodeQuantities, EpisodeQuantityOptions, group_of_infos
 from hpc_es.tasks.episodes.rollout import EpisodeSegments, Rollout
 from hpc_es.tasks.problems import (
     ObservationNormalization,
     PolicyProblem,
     PolicyTrajectories,
     refuse_normalization,
+    refuse_quantities,
 )
 
 OFFERS = Offers(
@@ -46,7 +48,7 @@ OFFERS = Offers(
 
 
 @options
-class Options:
+class Options(EpisodeQuantityOptions):
     """`task:` with `kind: episodes`."""
 
     kind: Literal["episodes"] = option("name of the task", "episodes")
@@ -105,6 +107,12 @@ class Episodes:
         self.behaviour = behaviour_from_options(options.behaviour, self.spaces.observations.size, make)
         if info and (notice := check_info_keys(info, self.name, lambda: _random_infos(make))):
             self.notices += (notice,)
+        behaviours = 0 if self.behaviour is None else self.behaviour.size
+        self.quantities = EpisodeQuantities.of(options, self.spaces.observations.size, behaviours)
+        keys = [key for _, key, _ in self.quantities.infos]
+        if keys and (notice := check_info_keys(keys, self.name, lambda: _random_infos(make), self._infos_needed)):
+            self.notices += (notice,)
+        self.info_keys = (*info, *keys)
         self._backend = self.new_backend(self._first)
 
     def _native_factory(self, first: environments.Environment) -> Callable[[], EnvironmentBackend] | None:
@@ -118,10 +126,8 @@ class Episodes:
         try:
             if not is_known:
                 raise NotNativeError(f"{self.name} is not one of {native_backend.NAMES}")
-            if self._behaviour_needs_infos:
-                raise NotNativeError("task.behaviour needs the info of its steps")
-            if self.info:
-                raise NotNativeError("report.info needs the info of its steps")
+            if self._infos_needed:
+                raise NotNativeError(f"{self._infos_needed} needs the info of its steps")
             if self.options.episode_timeout_seconds is not None:
                 raise NotNativeError("task.episode_timeout_seconds needs Gymnasium's steps")
             return native_backend.backend_factory(first)
@@ -134,13 +140,22 @@ class Episodes:
             return None
 
     @property
+    def _infos_needed(self) -> str:
+        """The option that needs the infos of steps, "" if none does."""
+        if self._behaviour_needs_infos:
+            return "task.behaviour"
+        if (group := group_of_infos(self.options)) is not None:
+            return f"task.{group}"
+        return "report.info" if self.info else ""
+
+    @property
     def _behaviour_needs_infos(self) -> bool:
         behaviour = self.options.behaviour
         return behaviour is not None and not behaviour.final_observation
 
     def new_backend(self, first: environments.Environment | None = None) -> EnvironmentBackend:
         """Return a new environment backend; one for Gymnasium begins with the environment `first`."""
-        spec, keys = self.spaces.observations, tuple(self.info)
+        spec, keys = self.spaces.observations, self.info_keys
         if self._vectors is not None:
             vectors = self._vectors
             return VectorBackend(vectors.make, spec, vectors.time_limit, keys, self._behaviour_needs_infos)
@@ -152,6 +167,7 @@ class Episodes:
     def columns(self) -> tuple[Column, ...]:
         """The columns of rows in addition to those of all episodes."""
         columns = () if self.behaviour is None else (behaviour(self.behaviour.size),)
+        columns = (*columns, *self.quantities.quantities.columns)
         return (*columns, info_numbers(len(self.info))) if self.info else columns
 
     def problem(self, searched: Searched, policy: Policy | None, keys: Keys, unit: int) -> Any:
@@ -161,9 +177,11 @@ class Episodes:
         if searched == "vectors":
             cutting: Cutting = "fixed" if self._vectors else "free" if self._native is None else "at once"
             normalization = self.options.observation_normalization
-            problem = PolicyProblem(self, policy, keys, normalization, unit, self.columns, cutting)
+            quantities = self.quantities.quantities
+            problem = PolicyProblem(self, policy, keys, normalization, unit, self.columns, cutting, quantities)
         else:
             refuse_normalization(self.options.observation_normalization)
+            refuse_quantities(self.quantities.quantities)
             segments = None if self._vectors else self.segments
             problem = PolicyTrajectories(self, policy, self.time_limit, segments=segments, columns=self.columns)
         problem.notices = self.notices

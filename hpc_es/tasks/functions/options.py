@@ -408,8 +408,6 @@ def _quantity_problems(search: SearchOptions) -> Iterator[ConfigProblem]:
             text = f"is {item.source!r}: expected nothing, since the function returns it"
             more = f", or parameter.NAME with one of {', '.join(parameters[:5])}" if group == "measures" else ""
             yield f"{group}.{name}.from", text + more
-    if search.vector_behaviour and search.measures:
-        yield "vector_behaviour", "is true, but there are measures: remove it, or write {from: parameter.NAME, ...}"
 
 
 def returned_quantities(search: SearchOptions) -> Quantities:

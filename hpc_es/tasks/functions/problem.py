@@ -152,7 +152,8 @@ class ObjectiveProblem(ProblemDefaults):
         self._run: RunContext | None = None
         self.size = coordinates.size
         self.quantities, self._returned = search.quantities, returned_quantities(search)
-        described = (behaviour(self.size),) if search.vector_behaviour else ()
+        self._described = search.vector_behaviour and not search.measures  # which are the newer form
+        described = (behaviour(self.size),) if self._described else ()
         self.columns: tuple[Column, ...] = (VALUE, *described, *self.quantities.columns)
         self.layout = Layout({"x": (coordinates.size,)})
         self.mixed = coordinates.mixed
@@ -212,7 +213,7 @@ class ObjectiveProblem(ProblemDefaults):
             self.quantities.fill(rows, self._numbers(results, vectors))
         rows["return_"] = self._search.sign * rows["value"] - penalties
         rows["length"] = 1
-        if self._search.vector_behaviour:
+        if self._described:
             rows[BEHAVIOUR] = vectors
         arrays = {EVALUATED: vectors} if jobs.purpose == "train" and self._search.record_evaluations else {}
         seconds = {"environment": sum(result.seconds for result in results)}

@@ -19,6 +19,7 @@ from hpc_es.core.data import (
     SIGN_RETURN,
     Array,
     Float32,
+    Float64,
     Normaliser,
     ObservationSpec,
     Poll,
@@ -33,6 +34,7 @@ from hpc_es.devices.jax_setup import compiling, in_thread, tracing_text
 from hpc_es.noise.portable_jax import candidates
 from hpc_es.policies.networks.heads import Logits
 from hpc_es.policies.networks.jax_low_rank import FactoredPolicy
+from hpc_es.tasks.episodes.quantities import NO_QUANTITIES, EpisodeQuantities
 from hpc_es.tasks.jax_episodes.call_shape import INFINITE_OBSERVATION, NAN_ACTION, NAN_OBSERVATION, CallShape
 from hpc_es.tasks.jax_episodes.environments import Traced
 from hpc_es.tasks.jax_episodes.rollout import CallInputs, Carry, ObservationTotals, PlayResults, initial_carry, segment
@@ -224,12 +226,18 @@ class ChunkResults:
     """The rows, failures and sums of observations of a chunk, from the results of its calls."""
 
     def __init__(
-        self, form: CallShape, batch: Batch, spec: ObservationSpec, behaviour_indices: Sequence[int] | None
+        self,
+        form: CallShape,
+        batch: Batch,
+        spec: ObservationSpec,
+        behaviour_indices: Sequence[int] | None,
+        quantities: EpisodeQuantities = NO_QUANTITIES,
     ) -> None:
-        self._form, self._batch = form, batch
+        self._form, self._batch, self._quantities = form, batch, quantities
         self._behaviour_indices = behaviour_indices  # of the last observation; None: there is no behaviour
         columns = () if behaviour_indices is None else (behaviour(len(behaviour_indices)),)
-        self.rows: Rows = np.zeros(len(batch.seeds), row_dtype((SIGN_RETURN, *columns)))
+        columns = (SIGN_RETURN, *columns, *quantities.quantities.columns)
+        self.rows: Rows = np.zeros(len(batch.seeds), row_dtype(columns))
         self.failures: list[Failure] = []
         self.sums = ObservationSums(batch, spec)
 
@@ -251,9 +259,12 @@ class ChunkResults:
             episode = int(np.flatnonzero(failed[row])[0])
             why = reason(int(failed[row, episode]), float(results.return_.value[row * shape[1] + episode]))
             self.failures.append(failure_from_text(f"{why} at step {lengths[row, episode]}", position=jobs[row]))
+        behaviours, last = None, results.observation[:plays].reshape(*shape, -1)
         if self._behaviour_indices is not None:
-            last = results.observation[:plays].reshape(*shape, -1)[:, :, list(self._behaviour_indices)]
-            self._set_behaviours(rows, last, jobs)
+            behaviours = last[:, :, list(self._behaviour_indices)]
+            self._set_behaviours(rows, behaviours, jobs)
+        if self._quantities.sources:
+            self._set_quantities(rows, self._quantities.at_ends(returns, lengths, last, behaviours), jobs)
         if isinstance(results.totals, ObservationTotals):
             self._add_observations(results.totals, lengths, jobs)
 
@@ -265,6 +276,18 @@ class ChunkResults:
         for row in np.flatnonzero(wrong).tolist():
             text = f"the behaviour is {rows[BEHAVIOUR][row].tolist()}"
             self.failures.append(failure_from_text(text, position=jobs[row]))
+
+    def _set_quantities(self, rows: Rows, at_ends: Float64, jobs: range) -> None:
+        """Set the quantities to the means over episodes of `at_ends`, float64[jobs, episodes, names]."""
+        table = at_ends.mean(axis=1)
+        wrong = ~np.isfinite(table) & ~np.isnan(rows["return_"])[:, np.newaxis]
+        for row in np.flatnonzero(wrong.any(axis=1)).tolist():
+            source = self._quantities.sources[int(wrong[row].argmax())]
+            rows["return_"][row] = np.nan
+            text = f"{source} is no finite number at the end of the episode"
+            self.failures.append(failure_from_text(text, position=jobs[row]))
+        table[np.isnan(rows["return_"])] = np.nan
+        self._quantities.quantities.fill(rows, table)
 
     def _add_observations(self, totals: ObservationTotals, lengths: Array, jobs: range) -> None:
         """Add the sums of each job's episodes in order, as sums of differences from the first observation or from 0."""

@@ -37,12 +37,14 @@ from hpc_es.core.quiet import quiet_stderr
 from hpc_es.devices import jax_setup
 from hpc_es.devices.jax_setup import configured_jax, require_device
 from hpc_es.devices.placement import Kind
+from hpc_es.tasks.episodes.quantities import EpisodeQuantities, EpisodeQuantityOptions
 from hpc_es.tasks.jax_episodes.call_shape import CallShape, CompiledEpisodes
 from hpc_es.tasks.problems import (
     ObservationNormalization,
     PolicyProblem,
     PolicyTrajectories,
     refuse_normalization,
+    refuse_quantities,
 )
 
 if TYPE_CHECKING:
@@ -93,6 +95,7 @@ class CompiledTask(Protocol):
     """The attributes of a task that its problem uses."""
 
     options: Any
+    quantities: EpisodeQuantities
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -120,7 +123,10 @@ class CompiledProblem(PolicyProblem):
     def __init__(self, task: CompiledTask, policy: CompiledPolicy, keys: Keys) -> None:
         o = task.options
         arguments: tuple[Any, Any] = task, policy  # the task takes the policy's BoundPolicy, which is not an Actor
-        super().__init__(*arguments, keys, o.observation_normalization, o.jobs_per_call, task.columns)
+        quantities = task.quantities.quantities
+        super().__init__(
+            *arguments, keys, o.observation_normalization, o.jobs_per_call, task.columns, quantities=quantities
+        )
         self._compiled_task, self._pure = task, policy.policy
         self._factorisation: Factorisation | None = None
 
@@ -166,6 +172,7 @@ class CompiledTrajectories(PolicyTrajectories):
         o: Any = task.options
         acting = task.compiled(policy)
         refuse_normalization(o.observation_normalization)
+        refuse_quantities(task.quantities.quantities)
         if o.behaviour is not None:
             text = "describes episodes for novelty search, which algorithms that differentiate trajectories do not use"
             raise ConfigError([("task.behaviour", f"{text}: leave it out")])
@@ -219,7 +226,7 @@ class FinalObservationOptions:
 
 
 @options
-class Options:
+class Options(EpisodeQuantityOptions):
     """`task:` with `kind: jax_episodes`."""
 
     kind: Literal["jax_episodes"] = option("name of the task", "jax_episodes")
@@ -321,12 +328,15 @@ class JaxEpisodes:
             text = f"is true, but observations are {self.spaces.observations}: expected false unless they are flat"
             raise ConfigError([("task.observation_normalization.enabled", text)])
         self.behaviour_indices = behaviour_indices(options.behaviour, self.spaces.observations.size)
+        behaviours = 0 if self.behaviour_indices is None else len(self.behaviour_indices)
+        self.quantities = EpisodeQuantities.of(options, self.spaces.observations.size, behaviours, infos=False)
         self._programs: dict[tuple[PurePolicy, CallShape, tuple[int, tuple[str, ...]] | None], CompiledCall] = {}
 
     @property
     def columns(self) -> tuple[Column, ...]:
         """The columns of rows in addition to those of all episodes."""
-        return () if self.behaviour_indices is None else (behaviour(len(self.behaviour_indices)),)
+        columns = () if self.behaviour_indices is None else (behaviour(len(self.behaviour_indices)),)
+        return (*columns, *self.quantities.quantities.columns)
 
     def problem(self, searched: Searched, policy: Policy | None, keys: Keys, unit: int) -> Any:
         """Return the problem of the policy's parameters as a vector, or of its trajectories."""
@@ -394,7 +404,7 @@ class JaxEpisodes:
             factorisation = candidates.factorisation
         program = self.program(actor.policy, normaliser is not None, bool(actor.generators), factorisation)
         theta, common = program.vectors(candidates)
-        chunk = ChunkResults(program.form, batch, self.spaces.observations, self.behaviour_indices)
+        chunk = ChunkResults(program.form, batch, self.spaces.observations, self.behaviour_indices, self.quantities)
         size, steps = program.form.jobs, 0
         for start in range(0, len(candidates), size):
             jobs = range(start, min(start + size, len(candidates)))

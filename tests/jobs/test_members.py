@@ -1,0 +1,153 @@
+"""Runs with several objectives, measures and members, by the algorithms of the examples."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hpc_es
+from hpc_es.core.errors import CheckpointError, ConfigError
+from tests.helpers.harness import ROOT, mpiexec, python
+
+EXAMPLES = ROOT / "examples"
+# Mass in kg and deflection in mm of the ends of the front and of two beams between (Deb 2001, section 9.1.1).
+PUBLISHED = ((0.44, 2.04), (0.58, 1.18), (1.43, 0.19), (3.06, 0.04))
+
+
+def trained(ranks: int, run: Path, config: str, *overrides: str) -> Path:
+    ended = mpiexec(ranks, ["-m", "hpc_es.main", str(EXAMPLES / config), *overrides, "--output", str(run)])
+    assert ended.status == 0, ended.stderr
+    return run
+
+
+def table(file: Path) -> list[dict[str, str]]:
+    with file.open(newline="") as lines:
+        return list(csv.DictReader(lines))
+
+
+def test_front_reaches_published_beams_on_any_ranks(tmp_path: Path) -> None:
+    fronts = [trained(ranks, tmp_path / str(ranks), "own_front/beam.yaml") for ranks in (1, 3)]
+    assert (fronts[0] / "front.csv").read_bytes() == (fronts[1] / "front.csv").read_bytes()
+    beams = table(fronts[0] / "front.csv")
+    assert list(beams[0])[:5] == ["member", "generation", "job", "diameter", "length"]
+    points = np.array([[float(beam["mass"]), float(beam["deflection"])] for beam in beams])
+    for published in PUBLISHED:
+        distances = np.abs(points / published - 1).max(axis=1)
+        assert distances.min() < 0.2, (published, points[distances.argmin()])
+    evaluated = {(row["generation"], row["job"]): row for row in table(fronts[0] / "evaluations.csv")}
+    for beam in beams:  # a name leads to the evaluation
+        assert evaluated[beam["generation"], beam["job"]]["deflection"] == beam["deflection"]
+    member = beams[3]["member"]
+    ended = python(["-m", "hpc_es", "export", str(fronts[0]), str(tmp_path / "one.json"), "--member", member])
+    assert ended.status == 0, ended.stderr
+    exported = json.loads((tmp_path / "one.json").read_text())
+    assert exported["x"] == {name: float(beams[3][name]) for name in ("diameter", "length")}
+    with np.load(fronts[0] / "front.npz") as arrays:
+        assert arrays["member"].tolist() == [beam["member"] for beam in beams]
+        assert arrays["vectors"][3].tolist() == list(exported["x"].values())
+
+
+def test_archive_of_policies_is_killed_resumed_and_loaded(tmp_path: Path) -> None:
+    config = str(EXAMPLES / "own_archive/cartpole.yaml")
+    whole = trained(1, tmp_path / "whole", "own_archive/cartpole.yaml", "stop.generations=6")
+    part = trained(3, tmp_path / "part", "own_archive/cartpole.yaml", "stop.generations=3")
+    assert (part / "archive.csv").read_bytes() != (whole / "archive.csv").read_bytes()
+    ended = mpiexec(2, ["-m", "hpc_es.main", config, "stop.generations=6", "--output", str(part)])
+    assert ended.status == 0, ended.stderr
+    assert (part / "archive.csv").read_bytes() == (whole / "archive.csv").read_bytes()
+    members = table(whole / "archive.csv")
+    policies = [hpc_es.load_policy(whole, member=row["member"]) for row in members[:2]]
+    assert [policy.which for policy in policies] == [row["member"] for row in members[:2]]
+    assert not np.array_equal(policies[0].source.theta, policies[1].source.theta)
+    observation = np.array([0.0, 0.1, 0.02, 0.0], np.float32)
+    assert policies[0](observation) in (0, 1)
+    with pytest.raises(CheckpointError, match="there is no member g99j0"):
+        hpc_es.load_policy(whole, member="g99j0")
+    with pytest.raises(ValueError, match="expected one of them"):
+        hpc_es.load_policy(whole, "best", member="g0j0")
+    checkpoint = next(iter(sorted((whole / "checkpoints").glob("*.h5"))))
+    with pytest.raises(CheckpointError, match="expected the directory of a run"):
+        hpc_es.load_policy(checkpoint, member=members[0]["member"])
+    (whole / "archive.npz").write_bytes((whole / "archive.npz").read_bytes()[:200])
+    with pytest.raises(CheckpointError, match="is damaged"):
+        hpc_es.load_policy(whole, member=members[0]["member"])
+
+
+FUNCTION = "task: {kind: function, function: 'here:f', dimension: 3, initial: 0.5%s}\n"
+EPISODES = (
+    "task: {kind: episodes, env_id: CartPole-v1, max_episode_steps: 30%s}\npolicy: {kind: mlp, hidden_dims: []}\n"
+)
+NOVELTY = "algorithm: {kind: novelty, population_size: 8, mode: nsr}\nstop: {generations: 4}\nnoise: {kind: counter}\n"
+OF_PARAMETERS = ", ".join(f"m{index}: {{from: parameter.x{index}, range: [-1, 1]}}" for index in range(3))
+OF_OBSERVATION = "p: {from: observation.0, range: [-3, 3]}, q: {from: observation.2, range: [-1, 1]}"
+
+
+@pytest.mark.parametrize(
+    ("task", "older", "newer"),
+    [
+        (FUNCTION, ", vector_behaviour: true", f", measures: {{{OF_PARAMETERS}}}"),
+        (EPISODES, ", behaviour: {final_observation: [0, 2]}", f", measures: {{{OF_OBSERVATION}}}"),
+    ],
+    ids=["function", "episodes"],
+)
+def test_behaviours_are_the_older_spelling_of_measures(task: str, older: str, newer: str, tmp_path: Path) -> None:
+    (tmp_path / "here.py").write_text("def f(x):\n    return float((x**2).sum())\n")
+    results = []
+    for name, more in (("older", older), ("newer", newer)):
+        config = tmp_path / f"{name}.yaml"
+        config.write_text(task % more + NOVELTY)
+        ended = mpiexec(1, ["-m", "hpc_es.main", str(config), "--output", str(tmp_path / name)])
+        assert ended.status == 0, ended.stderr
+        results.append(json.loads((tmp_path / name / "result.json").read_text())["state_sha256"])
+    assert results[0] == results[1]
+
+
+@pytest.mark.parametrize(
+    ("more", "text"),
+    [
+        ("task.objectives={a: minimise, b: minimise}", "task.objectives: has 2 objectives, but 'es' ranks by one"),
+        ("task.objectives={a: minimise, a b: up}", "task.objectives.a b.goal: expected one of"),
+        ("task.objectives={x0: minimise}", "task.objectives: has x0, which is also another"),
+        ("task.measures={x: [0, 1, 2]}", "task.measures.x.range"),
+        ("task.measures={x: {from: info.x, range: [0, 1]}}", "or parameter.NAME with one of x0, x1"),
+        ("algorithm.kind=my_archive:MapElites", "which needs measures, but the task has none"),
+        ("algorithm.kind=my_front:NSGA2", "which needs several objectives, but the task has none"),
+    ],
+)
+def test_mistakes_are_found_before_a_run(more: str, text: str, tmp_path: Path) -> None:
+    for name in ("own_archive/my_archive.py", "own_front/my_front.py"):
+        (tmp_path / Path(name).name).write_text((EXAMPLES / name).read_text())
+    (tmp_path / "here.py").write_text("def f(x):\n    return float((x**2).sum())\n")
+    config = tmp_path / "c.yaml"
+    config.write_text(FUNCTION % "" + "algorithm: {kind: es}\nnoise: {kind: counter}\n")
+    ended = python(["-m", "hpc_es.main", str(config), "--check", more])
+    assert ended.status == 2 and text in ended.stderr, ended.stderr
+
+
+def test_ask_and_tell_takes_measures_and_objectives() -> None:
+    es = hpc_es.Strategy(
+        "novelty",
+        x0=np.zeros(2),
+        sigma0=0.1,
+        seed=1,
+        measures={"x": (0, 1), "y": (0, 1)},
+        population_size=8,
+        noise="counter",
+    )
+    while es.generation < 3:
+        x = es.ask()
+        es.tell((x**2).sum(axis=1), measures=np.abs(x))
+    x = es.ask()
+    with pytest.raises(ValueError, match=r"expected the measures \['x', 'y'\] of"):
+        es.tell((x**2).sum(axis=1))
+    with pytest.raises(ConfigError, match="ranks by one number"):
+        hpc_es.Strategy(x0=np.zeros(2), sigma0=0.1, objectives={"a": "minimise", "b": "maximise"})
+    one: Any = hpc_es.Strategy(x0=np.zeros(2), sigma0=0.1, objectives={"a": "maximise"}, max_evaluations=60)
+    while not one.stop():
+        one.tell(-((one.ask() - 1) ** 2).sum(axis=1, keepdims=True))
+    assert one.best.f > -0.3
