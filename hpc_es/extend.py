@@ -83,7 +83,7 @@ from hpc_es.core.data import (
     row_dtype,
     with_columns,
 )
-from hpc_es.core.declarations import Computes, Needs, Offers, Requirement, Setting
+from hpc_es.core.declarations import Computes, Metric, Needs, Offers, Requirement, Setting
 from hpc_es.core.elites import Elites
 from hpc_es.core.errors import ConfigError, Failure, RunError, failure_from_error, failure_from_text
 from hpc_es.core.interfaces import (
@@ -143,6 +143,7 @@ __all__ = [  # noqa: RUF022  (in the order of the groups above)
     "Computes",
     "GradientAlgorithm",
     "RecordingAlgorithm",
+    "Metric",
     "KeepsElites",
     "NamesParameters",
     "Needs",

@@ -13,6 +13,7 @@ from hpc_es.extend import (
     Count,
     Elites,
     Explicit,
+    Metric,
     Needs,
     Population,
     Positive,
@@ -24,6 +25,8 @@ from hpc_es.extend import (
     option,
     options,
 )
+
+METRICS = {"coverage": Metric("share of filled cells", short="coverage"), "qd_score": Metric("sum of the fitness")}
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,7 @@ class MapElites(Strategy[None]):
         made: int64[members, 2], grows; generation and job of their evaluations
     """
 
-    NEEDS = Needs(searches="vectors", noise=True, growing=True, measures=True, incumbent="cells")
+    NEEDS = Needs(searches="vectors", noise=True, growing=True, measures=True, incumbent="cells", metrics=METRICS)
 
     @options
     class Options:

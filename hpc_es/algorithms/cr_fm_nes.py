@@ -27,6 +27,7 @@ import numpy as np
 from hpc_es.algorithms.common import distribution, stopping
 from hpc_es.algorithms.common.covariance import expected_length
 from hpc_es.algorithms.common.distribution import DistributionStrategy, PopulationSize, Ranked
+from hpc_es.algorithms.common.metrics import WITH_PATH
 from hpc_es.algorithms.common.optimizers import norm
 from hpc_es.algorithms.common.ranking import sample_weights, utilities
 from hpc_es.algorithms.common.strategy import Pairs
@@ -38,7 +39,14 @@ from hpc_es.core.population import Perturbed
 
 ALONG = Column("along", "<f8")  # component of a sample's z along v
 LENGTH = Column("norm", "<f8")  # |z|
-NEEDS = Needs(searches="vectors", noise=True, columns=(ALONG, LENGTH), growing=True, presets={"noise.kind": "counter"})
+NEEDS = Needs(
+    metrics=WITH_PATH,
+    searches="vectors",
+    noise=True,
+    columns=(ALONG, LENGTH),
+    growing=True,
+    presets={"noise.kind": "counter"},
+)
 MIRRORED = Pairs(mirrored=True)
 MAX_CACHED = 1 << 20  # elements of the directions of a chunk, 8 MB per rank
 STALLED = 100  # generations without a better return after which a notice is logged

@@ -21,6 +21,7 @@ from typing import Annotated, Literal
 import numpy as np
 import numpy.typing as npt
 
+from hpc_es.algorithms.common.metrics import STEP_SIZE
 from hpc_es.algorithms.common.ranking import nothing_to_learn, ranking
 from hpc_es.algorithms.common.strategy import Strategy, first_deviations
 from hpc_es.config.options import Count, Limits, Natural, Positive, option, options, unused
@@ -30,7 +31,7 @@ from hpc_es.core.interfaces import VectorProblem
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.core.population import Explicit, Noise, Population
 
-NEEDS = Needs(searches="vectors", noise=True, growing=True, presets={"noise.kind": "counter"})
+NEEDS = Needs(metrics=STEP_SIZE, searches="vectors", noise=True, growing=True, presets={"noise.kind": "counter"})
 ELITE = -1  # in place of the number of a child
 VALIDATION_EPISODES = 30
 SPREAD_FRACTION = 0.2  # default sigma divided by the problem's spread, which is meant for strategies that adapt sigma

@@ -45,7 +45,7 @@ from hpc_es.core.data import (
     cut,
     with_columns,
 )
-from hpc_es.core.declarations import Needs
+from hpc_es.core.declarations import Metric, Needs
 from hpc_es.core.interfaces import VectorProblem
 from hpc_es.core.keys import Purpose
 from hpc_es.core.population import Population
@@ -57,6 +57,7 @@ NEEDS = Needs(
     noise=True,
     growing=True,
     columns=(NOVELTY,),
+    metrics={"archive_size": Metric("archive size", is_log=True)},
     presets={"task.behaviour": {"final_observation": True}, "task.vector_behaviour": True},
 )
 ALL = -1  # before the first generation no parent has been updated: all of them are new

@@ -23,6 +23,7 @@ import numpy as np
 
 from hpc_es.algorithms.common import optimizers
 from hpc_es.algorithms.common.delay import DelayOptions, needs_of_delayed
+from hpc_es.algorithms.common.metrics import STEP_SIZE
 from hpc_es.algorithms.common.optimizers import norm
 from hpc_es.algorithms.common.ranking import default_population, nothing_to_learn, shaped
 from hpc_es.algorithms.common.strategy import PairedStrategy, Weights, first_deviations, round_of_jobs
@@ -31,7 +32,7 @@ from hpc_es.core.data import Array, Chunk, Float64, Results, Rows, State
 from hpc_es.core.declarations import Needs
 from hpc_es.core.population import Population
 
-NEEDS = Needs(searches="vectors", noise=True, max_rank=1, presets={"noise.kind": "counter"})
+NEEDS = Needs(metrics=STEP_SIZE, searches="vectors", noise=True, max_rank=1, presets={"noise.kind": "counter"})
 RADIUS_IN_SPEEDS = 15  # initial radius divided by ClipUp's maximum speed, as in the paper for Walker2d and LunarLander
 
 

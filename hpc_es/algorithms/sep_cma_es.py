@@ -28,6 +28,7 @@ from hpc_es.algorithms.common import distribution, stopping
 from hpc_es.algorithms.common.covariance import expected_length
 from hpc_es.algorithms.common.distribution import DistributionStrategy, Ranked
 from hpc_es.algorithms.common.injection import injected_in, shortened, with_injected
+from hpc_es.algorithms.common.metrics import WITH_PATH
 from hpc_es.algorithms.common.optimizers import norm
 from hpc_es.algorithms.common.ranking import sample_weights
 from hpc_es.config.options import option, options
@@ -35,7 +36,15 @@ from hpc_es.core.data import Array, Arrays, Chunk, Float64, Rows, State
 from hpc_es.core.declarations import Needs
 from hpc_es.core.population import Explicit, Population
 
-NEEDS = Needs(searches="vectors", noise=True, growing=True, mixed=True, injects=True, presets={"noise.kind": "counter"})
+NEEDS = Needs(
+    metrics=WITH_PATH,
+    searches="vectors",
+    noise=True,
+    growing=True,
+    mixed=True,
+    injects=True,
+    presets={"noise.kind": "counter"},
+)
 
 
 @options

@@ -21,13 +21,21 @@ import numpy as np
 
 from hpc_es.algorithms.common import distribution, stopping
 from hpc_es.algorithms.common.distribution import DistributionStrategy, Ranked
+from hpc_es.algorithms.common.metrics import DISTRIBUTION
 from hpc_es.algorithms.common.ranking import sample_weights, utilities
 from hpc_es.config.options import Positive, option, options
 from hpc_es.core.data import Array, Arrays, Chunk, Float64, Rows, State
 from hpc_es.core.declarations import Needs
 from hpc_es.core.population import Population
 
-NEEDS = Needs(searches="vectors", noise=True, max_rank=1, growing=True, presets={"noise.kind": "counter"})
+NEEDS = Needs(
+    searches="vectors",
+    noise=True,
+    max_rank=1,
+    growing=True,
+    presets={"noise.kind": "counter"},
+    metrics=DISTRIBUTION,
+)
 
 
 @options

@@ -24,6 +24,7 @@ import numpy as np
 from hpc_es.algorithms.common import covariance, distribution, stopping
 from hpc_es.algorithms.common.covariance import BlockSampler
 from hpc_es.algorithms.common.distribution import DistributionStrategy, Ranked
+from hpc_es.algorithms.common.metrics import DISTRIBUTION
 from hpc_es.algorithms.common.ranking import sample_weights, utilities
 from hpc_es.config.options import Positive, option, options
 from hpc_es.core.data import Arrays, Chunk, Float64, Rows, State
@@ -31,7 +32,7 @@ from hpc_es.core.declarations import Needs
 from hpc_es.core.interfaces import VectorProblem
 from hpc_es.core.population import Explicit, Population
 
-NEEDS = Needs(searches="vectors", noise=True, growing=True, presets={"noise.kind": "counter"})
+NEEDS = Needs(metrics=DISTRIBUTION, searches="vectors", noise=True, growing=True, presets={"noise.kind": "counter"})
 
 
 @options

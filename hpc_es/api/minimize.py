@@ -284,7 +284,11 @@ def _run(
 ) -> Minimum:
     state = parts.initial()
     recorder = Recorder(config, parts.problem, state) if world.rank == 0 else None
-    progress = Progress(None, config.stop, goal="minimise") if verbose and recorder is not None else None
+    progress = (
+        Progress(None, config.stop, goal="minimise", metrics=config.setup.metrics)
+        if verbose and recorder is not None
+        else None
+    )
     if progress is not None and (text := points_text(config, parts.problem)):
         progress.message(text)
     training = Training(config, world, parts, signals.count, recorder, state, make_executor=make_executor)

@@ -7,11 +7,12 @@ those of a custom kind may have any names.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, TypeVar
 
 from hpc_es.config.registry import module
-from hpc_es.core.declarations import Computes, Needs, Offers
+from hpc_es.core.declarations import Computes, Metric, Needs, Offers
 from hpc_es.core.errors import ConfigError
 
 T = TypeVar("T")
@@ -49,6 +50,11 @@ class Setup:
         """The capabilities of the task."""
         constant: Offers = self.task.OFFERS
         return _declared(self.task, "offers", self._config.task, constant)
+
+    @cached_property
+    def metrics(self) -> Mapping[str, Metric]:
+        """The metrics that the algorithm and the task declare, by name."""
+        return {**self.needs.metrics, **self.offers.metrics}
 
     @cached_property
     def computes(self) -> Computes:

@@ -31,6 +31,16 @@ class Setting:
 
 
 @dataclass(frozen=True)
+class Metric:
+    """How progress lines, pictures and reports show one of the metrics that `tell`, or the task's problem, returns."""
+
+    label: str  # such as "share of filled cells"
+    unit: str = ""
+    is_log: bool = False  # whether its axis is logarithmic; it is then positive
+    short: str = ""  # its name in progress lines; "": they do not show it
+
+
+@dataclass(frozen=True)
 class Requirement:
     """Values of another section of the config without which options of a kind do not work."""
 
@@ -54,6 +64,7 @@ class Needs:
     tensorflow: bool = False  # whether the algorithm itself uses TensorFlow, unless the policy is computed by JAX
     gradients: bool = False  # whether chunks return gradients; results then depend on the chunks
     columns: tuple[Column, ...] = ()  # further columns of the rows, filled by its `evaluate`
+    metrics: Mapping[str, Metric] = field(default_factory=dict)  # that reports show, by name
     presets: Mapping[str, Json] = field(default_factory=dict)  # defaults of other sections of the config, by dotted key
     growing: bool = False  # whether arrays of its state may change their shapes, such as an archive
     stochastic: bool = False  # whether its policies return probabilities, from which actions are sampled
@@ -97,6 +108,7 @@ class Offers:
     compares_stepping: bool = False  # whether building it compares native stepping with that of Gymnasium
     wrapped: bool = False  # whether its environments have wrappers that the config names
     observation_limit: float | None = None  # of normalised observations; None: they are not normalised
+    metrics: Mapping[str, Metric] = field(default_factory=dict)  # that reports show, by name
     goal: Goal | None = None  # of values; None: there are only returns, which are maximised
     close_at: float | None = None  # share of a generation's jobs after which the rest is given up: `ClosableProblem`
     closes: Setting | None = None  # what sets `close_at`

@@ -16,8 +16,10 @@ import numpy as np
 
 from hpc_es.config.yaml_text import parse
 from hpc_es.core.data import ConfigData, Float64, Json
+from hpc_es.core.declarations import Metric
 from hpc_es.core.errors import UserError
 from hpc_es.core.run_files import LARGEST_CONFIG, read_text
+from hpc_es.report.declared import declared_metrics
 from hpc_es.storage.answers import RESULT, Found, number, read_found, read_object
 from hpc_es.storage.metrics_log import JSONL, each_row
 from hpc_es.storage.status import FINISHED, STATUS
@@ -36,11 +38,10 @@ X_AXES: dict[X, tuple[str, tuple[tuple[float, str], ...]]] = {  # label, and uni
     "programs": ("programs executed", COUNT_UNITS),
     "seconds": ("wall time", ((3600.0, "hours"), (60.0, "minutes"), (1.0, "seconds"))),
 }
-DRAWN = (  # the columns that are kept in memory
+DRAWN = (  # the columns that are kept in memory, in addition to the metrics that the kinds of a run declare
     *dict.fromkeys(COLUMNS.values()),
     *("return_mean", "return_std", "evaluation_return_mean", "best_value", "best_reward", "solved"),
-    *("sigma", "axis_ratio", "path_length", "archive_size", "restarts", "token_entropy", "distinct_programs"),
-    *("best_violation", "feasible_share"),
+    *("restarts", "best_violation"),
 )
 MOST_POINTS = 2000  # per line; a panel is about 500 pixels wide
 INIT_FILES = ("init_observations", "init_optimizer")  # keys of `policy` that may name files, as init_from does
@@ -91,6 +92,7 @@ class RunCurves:
     found: Found = field(default_factory=Found)
     number: int | None = None  # of the repetition, if result.json has it
     rows: int = 0  # of metrics.jsonl; a finished run has one more, the final evaluation
+    metrics: Mapping[str, Metric] = field(default_factory=dict)  # that its kinds declare, by name
 
     @property
     def name(self) -> str:
@@ -137,6 +139,11 @@ class RunGroup:
     def config(self) -> ConfigData:
         return self.runs[0].config
 
+    @property
+    def metrics(self) -> dict[str, Metric]:
+        """The metrics that the kinds of its runs declare, by name."""
+        return {name: metric for run in self.runs for name, metric in run.metrics.items()}
+
 
 @dataclass(frozen=True)
 class Curve:
@@ -172,11 +179,11 @@ def load(path: Path) -> RunCurves:
     if not isinstance(config, dict):
         raise UserError(f"{config_path}: expected the run's configuration, found {type(config).__name__}")
     # A column array per metric, since the rows of a long run would take about 3 kB each.
-    values = {name: array("d") for name in DRAWN}
+    metrics = declared_metrics(path, config)
+    values = {name: array("d") for name in dict.fromkeys((*DRAWN, *metrics))}
     for row in each_row(path):
         for name, column in values.items():
-            number = row.get(name)
-            column.append(np.nan if number is None else float(number))
+            column.append(_number(row.get(name)))
     columns = {name: np.frombuffer(column) for name, column in values.items()}
     if (columns["best_violation"] == 0).any():  # values of infeasible vectors cannot be compared with feasible ones
         columns["best_value"] = np.where(columns["best_violation"] > 0, np.nan, columns["best_value"])
@@ -184,13 +191,18 @@ def load(path: Path) -> RunCurves:
     repetition = read_object(path / RESULT).get("repetition")
     columns = _with_final_evaluation(columns, path, found)
     repetition = repetition if isinstance(repetition, int) else None
-    run = RunCurves(path, _with_task_of_cycle(config, path), columns, found, repetition, rows)
+    run = RunCurves(path, _with_task_of_cycle(config, path), columns, found, repetition, rows, metrics)
     if not rows:
         raise UserError(f"{path / JSONL} has no metrics yet; plot the run after its first generation")
     if not all(run.series(COLUMNS[x], run.measure.y)[0].size for x in run.measure.panels):
         text = f"{path / JSONL} has {rows} row{'s' * (rows > 1)}, but no {run.measure.label}"
         raise UserError(f"{text}: no episode has ended yet, or all jobs have failed")
     return run
+
+
+def _number(value: object) -> float:
+    """Return a number of a row; NaN for anything else."""
+    return float(value) if isinstance(value, int | float) else np.nan
 
 
 def _with_final_evaluation(columns: dict[str, Float64], path: Path, found: Found) -> dict[str, Float64]:
@@ -300,7 +312,8 @@ def is_copy(one: RunCurves, other: RunCurves) -> bool:
         return False
     first, second = (run.columns["timesteps_total"][: run.rows] for run in (one, other))
     _, mine, theirs = np.intersect1d(first, second, return_indices=True)
-    names = [name for name in DRAWN if name not in (COLUMNS["seconds"], "best_value")]  # see _with_final_evaluation
+    drawn = [name for name in one.columns if name in other.columns]
+    names = [name for name in drawn if name not in (COLUMNS["seconds"], "best_value")]  # see _with_final_evaluation
     return len(mine) > 0 and all(
         np.array_equal(one.columns[name][mine], other.columns[name][theirs], equal_nan=True) for name in names
     )
@@ -388,8 +401,19 @@ def best_values(group: RunGroup, x: X) -> Curve:
 
 
 def diagnostic(group: RunGroup, column: str, x: X) -> Curve | None:
-    """Return a positive metric of a group, the geometric mean over the runs; None if it is missing or constant."""
-    series = [run.series(COLUMNS[x], column) for run in group.runs]
+    """Return a declared metric of a group, the mean over the runs; None if it is missing or constant.
+
+    If its axis is logarithmic, the mean is the geometric one of its positive values.
+    """
+    series = [run.series(COLUMNS[x], column) for run in group.runs if column in run.columns]
+    metric = group.metrics.get(column)
+    if metric is None:
+        return None
+    if not metric.is_log:
+        curves = [(run_x, y) for run_x, y in series if len(y)]
+        if not curves or all(len(y) > 1 and np.ptp(y) == 0 for _, y in curves):
+            return None
+        return without_spread(*curves[0]) if len(curves) == 1 else average(curves)
     logarithms = [(run_x[y > 0], np.log(y[y > 0])) for run_x, y in series if (y > 0).any()]
     if not logarithms or all(len(y) > 1 and np.ptp(y) == 0 for _, y in logarithms):
         return None

@@ -54,16 +54,6 @@ from hpc_es.report.run_summary import RunSummary
 
 MOST_BANDS = 4  # groups with a band around the population mean as well
 MOST_POINTS, ALL_POINTS = 600, 40_000  # per line, and of all lines of a chart
-DIAGNOSTICS = {
-    "sigma": "Step size sigma",
-    "axis_ratio": "Longest axis / shortest axis of the distribution",
-    "path_length": "|p_s| / its expected length",
-    "archive_size": "Archive size",
-    "best_violation": "Violation of the best vector",
-    "feasible_share": "Share of feasible vectors",
-    "token_entropy": "Entropy per token",
-    "distinct_programs": "Distinct programs per batch",
-}
 
 
 @dataclass(frozen=True)
@@ -114,11 +104,15 @@ def curve_sections(groups: Sequence[ReportedGroup], title: str = "Learning curve
         for task, here in tasks.items():
             name = f": {task}" if len(tasks) > 1 else ""
             content.append(_measure_chart(here, measure, len(content), name))
-            for column, label in DIAGNOSTICS.items():
+            metrics = {
+                column: metric for group in here if group.curves for column, metric in group.curves.metrics.items()
+            }
+            for column, metric in metrics.items():
                 lines = _diagnostic_lines(here, column, measure)
                 if lines:
-                    id = f"diagnostic-{len(diagnostics)}"
-                    diagnostics.append(_chart(id, label + name, label, here, lines, measure, True, ""))
+                    id, label = f"diagnostic-{len(diagnostics)}", metric.label[:1].upper() + metric.label[1:]
+                    label += f" ({metric.unit})" if metric.unit else ""
+                    diagnostics.append(_chart(id, label + name, label, here, lines, measure, metric.is_log, ""))
     if diagnostics:
         content.append(details("Diagnostics of the search", *diagnostics))
     return [Section("curves", title, content)] if content else []

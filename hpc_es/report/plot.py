@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -30,9 +31,7 @@ from matplotlib.ticker import FuncFormatter, Locator, MaxNLocator, NullFormatter
 
 from hpc_es.core.errors import READING, UserError, unreadable_reason
 from hpc_es.report.curves import (
-    RETURNS,
     REWARDS,
-    SCORES,
     VALUES,
     X_AXES,
     Curve,
@@ -77,19 +76,8 @@ STYLE: dict[Any, Any] = {
     "svg.hashsalt": "hpc_es",  # the same runs give the same file
 }
 LineStyle: TypeAlias = str | tuple[int, tuple[int, ...]]  # a name, or offset and lengths of dashes and gaps
-VECTOR_DIAGNOSTICS: Mapping[str, tuple[LineStyle, str]] = {  # metric: dash pattern, label
-    "sigma": ("-", "sigma"),
-    "axis_ratio": (":", "longest axis / shortest axis"),
-    "path_length": ("--", "|p_s| / its expected length"),
-    "archive_size": ("-.", "archive size"),
-    "best_violation": ((0, (5, 1, 1, 1, 1, 1)), "violation of the best vector"),
-    "feasible_share": ((0, (1, 3)), "share of feasible vectors"),
-}
-PROGRAM_DIAGNOSTICS: Mapping[str, tuple[LineStyle, str]] = {
-    "token_entropy": ("-", "entropy per token"),
-    "distinct_programs": (":", "distinct programs per batch"),
-}
-DIAGNOSTICS = {**dict.fromkeys((VALUES, RETURNS, SCORES), VECTOR_DIAGNOSTICS), REWARDS: PROGRAM_DIAGNOSTICS}
+# Of the metrics that a group declares, in their order.
+DIAGNOSTIC_DASHES: Sequence[LineStyle] = ("-", ":", "--", "-.", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)))
 
 
 def plot(
@@ -201,9 +189,10 @@ def _draw_chart(target: Figure | SubFigure, groups: Sequence[RunGroup], panels: 
     if measure is VALUES:
         _scale_values(grid[0])
     if has_lower_row:
+        looks = _looks(groups)
         for ax, x in zip(grid[1], panels, strict=True):
             for index, group in enumerate(groups):
-                _draw_diagnostics(ax, group, x, _look(index)[0])
+                _draw_diagnostics(ax, group, x, _look(index)[0], looks)
             _label_x(ax, x)
     _add_legends(target, groups, title, has_lower_row)
 
@@ -260,11 +249,20 @@ def _scale_values(axes: Sequence[Axes]) -> None:
 def _diagnostics(group: RunGroup) -> list[str]:
     """Return the metrics of the lower row that a group has."""
     x = group.measure.panels[0]
-    return [column for column in DIAGNOSTICS[group.measure] if diagnostic(group, column, x) is not None]
+    drawn = [column for column, metric in group.metrics.items() if metric.is_log]  # the panel has one axis
+    return [column for column in drawn if diagnostic(group, column, x) is not None]
 
 
-def _draw_diagnostics(ax: Axes, group: RunGroup, x: X, color: str) -> None:
-    for column, (dash, _) in DIAGNOSTICS[group.measure].items():
+def _looks(groups: Sequence[RunGroup]) -> dict[str, tuple[LineStyle, str]]:
+    """Return dash pattern and label of each metric of the lower row."""
+    labels = {column: group.metrics[column].label for group in groups for column in _diagnostics(group)}
+    pairs = zip(labels.items(), cycle(DIAGNOSTIC_DASHES), strict=False)
+    return {column: (dash, label) for (column, label), dash in pairs}
+
+
+def _draw_diagnostics(ax: Axes, group: RunGroup, x: X, color: str, looks: Mapping[str, tuple[LineStyle, str]]) -> None:
+    for column in _diagnostics(group):
+        dash, _ = looks[column]
         series = diagnostic(group, column, x)
         if series is not None:
             curve = series.thinned()
@@ -338,7 +336,7 @@ def _return_key(groups: Sequence[RunGroup]) -> list[Line2D | Patch]:
 
 
 def _diagnostics_key(groups: Sequence[RunGroup]) -> list[Line2D | Patch]:
-    looks = dict.fromkeys(DIAGNOSTICS[group.measure][column] for group in groups for column in _diagnostics(group))
+    looks = _looks(groups).values()
     key: list[Line2D | Patch] = [Line2D([], [], color=GREY, ls=dash, lw=1.3, label=label) for dash, label in looks]
     if any(len(restarts(group, group.measure.panels[0])) for group in groups):
         key.append(Line2D([], [], color=GREY, ls="none", marker="|", ms=9, mew=0.7, label="restart"))

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from hpc_es.core import rank_output
-from hpc_es.core.declarations import Goal
+from hpc_es.core.declarations import Goal, Metric
 from hpc_es.core.run_files import open_file
 from hpc_es.core.streams import is_terminal
 from hpc_es.storage.metrics_log import Number, Row
@@ -35,21 +35,32 @@ SECONDS_BETWEEN_LINES = 1.0
 ROWS_OF_RATE = 20  # the time left is computed from the speed of the last rows
 
 
+NO_METRICS: Mapping[str, Metric] = {}
+
+
 class Progress:
     """Print the progress of a run on rank 0.
 
     Use it as a context manager, or call `close`, so that the terminal's cursor is restored. A full disk or a closed
     terminal never ends the run: output that cannot be written is dropped. With the `goal` of an objective, rows are
-    printed as values and evaluations; with `scores`, as scores and evaluations, such as those of a model.
+    printed as values and evaluations; with `scores`, as scores and evaluations, such as those of a model. `metrics` are
+    those that the algorithm and the task declare.
     """
 
     def __init__(
-        self, run_dir: Path | None, stop: Stop, verbose: bool = True, goal: Goal | None = None, scores: bool = False
+        self,
+        run_dir: Path | None,
+        stop: Stop,
+        verbose: bool = True,
+        goal: Goal | None = None,
+        scores: bool = False,
+        *,
+        metrics: Mapping[str, Metric] = NO_METRICS,
     ) -> None:
         self._log = run_dir / "log.txt" if run_dir is not None else None
         self._stop = stop
         self._verbose = verbose  # False: only log.txt
-        self._goal, self._scores = goal, scores
+        self._goal, self._scores, self._metrics = goal, scores, metrics
         self._info: Info = {}
         self._rows: tuple[Row, ...] = ()  # replaced, not changed: the thread of the live display reads it
         self._last_evaluation: Number = None
@@ -187,10 +198,15 @@ class Progress:
             ("best value", number(row.get("best_value"))),
             ("violation", number(violation) if violation else None),
             ("feasible", f"{share:.0%}" if share is not None and not math.isnan(share) else None),
-            ("sigma", number(row["sigma"]) if row.get("sigma") is not None else None),
+            *self._declared_entries(row),
             ("value of centre", centre),
             *_evaluation_counts(row),
         ]
+
+    def _declared_entries(self, row: Row) -> list[tuple[str, str | None]]:
+        """Return the metrics that declare a short name."""
+        shown = [(name, metric.short) for name, metric in self._metrics.items() if metric.short]
+        return [(short, number(row[name]) if row.get(name) is not None else None) for name, short in shown]
 
     def _centre_entries(self, row: Row) -> list[tuple[str, str | None]]:
         """Return the entries of a policy, with returns and timesteps, or of a model, with scores and evaluations."""
@@ -204,7 +220,7 @@ class Progress:
         population = f"{number(row.get('return_mean'))} ± {number(row.get('return_std'))}"
         return [
             ("score" if self._scores else "return", population),
-            ("sigma", number(row["sigma"]) if row.get("sigma") is not None else None),
+            *self._declared_entries(row),
             ("score of centre" if self._scores else "evaluation", evaluation),
             *(_evaluation_counts(row) if self._scores else timesteps),
         ]

@@ -53,12 +53,18 @@ from hpc_es.core.run_files import sha256_of
 from hpc_es.tasks.function import ObjectiveTask, initial_vector
 from hpc_es.tasks.functions import supervisor
 from hpc_es.tasks.functions.initial_points import initial_points
-from hpc_es.tasks.functions.options import ConfigProblem, SearchOptions, offers_of_search, returned_quantities
+from hpc_es.tasks.functions.options import (
+    OF_CONSTRAINTS,
+    ConfigProblem,
+    SearchOptions,
+    offers_of_search,
+    returned_quantities,
+)
 from hpc_es.tasks.functions.parameters import Scale, Value, decoded
 from hpc_es.tasks.functions.results import DECLARED, EvaluationResult, as_float, read_result
 from hpc_es.tasks.functions.supervisor import STDERR, STDOUT
 
-OFFERS = Offers(problems=("vectors",), values=True, any_chunks=True)
+OFFERS = Offers(problems=("vectors",), values=True, any_chunks=True, metrics=OF_CONSTRAINTS)
 
 PREFIXES = (  # of environment variables that a program does not get
     *("PMI", "MPI_", "MPICH_", "MPIR_", "MPIEXEC_", "HYDRA_", "HYDI_", "HYD_", "I_MPI_HYDRA"),  # MPICH, Intel MPI

@@ -32,6 +32,7 @@ from hpc_es.core.policy import Policy
 from hpc_es.tasks.functions.constraints import ConstrainedProblem
 from hpc_es.tasks.functions.initial_points import InitialPoints, initial_points
 from hpc_es.tasks.functions.options import (
+    OF_CONSTRAINTS,
     Bounds,
     ConfigProblem,
     Coordinates,
@@ -141,7 +142,7 @@ def _error(text: str) -> ConfigError:
     return ConfigError([("task.initial", text)])
 
 
-OFFERS = Offers(problems=("vectors",), values=True, any_chunks=True)
+OFFERS = Offers(problems=("vectors",), values=True, any_chunks=True, metrics=OF_CONSTRAINTS)
 
 
 @options

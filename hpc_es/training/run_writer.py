@@ -206,7 +206,14 @@ class RunWriter(Recorder):
         write_text(self.directory / CONFIG, self._text + as_comment(self._provenance))
         trust_own(self.directory, resolved(config), self._provenance["sources"])
         offers = config.setup.offers
-        self.progress = Progress(self.directory, config.stop, show_progress, offers.goal, offers.measures_centre)
+        self.progress = Progress(
+            self.directory,
+            config.stop,
+            show_progress,
+            offers.goal,
+            offers.measures_centre,
+            metrics=config.setup.metrics,
+        )
         self._open_logs(old)
         self._failures = FailuresLog(self.directory, keep=bool(old))
         self.remedy = f"see {self._failures.path}, fix the cause, and the same command resumes the run"
@@ -510,6 +517,8 @@ class RunWriter(Recorder):
         found = self.found(final_results(self._status))
         best = self._best_return(found)
         values = {**self._status, **({} if best is None else {"best_return": best}), **found.data()}
+        if metrics := self.config.setup.metrics:
+            values["metrics"] = {name: vars(metric) for name, metric in metrics.items()}
         values |= {**self._process, "heartbeat": now()}
         write_json(self.directory / STATUS, finite(values))
 

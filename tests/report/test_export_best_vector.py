@@ -185,10 +185,14 @@ def test_curves_of_several_runs_are_averaged_with_their_spread(created: Created)
 SHRINKING = ({"sigma": 1.0, "axis_ratio": 1.0}, {"sigma": 0.01, "axis_ratio": 100.0})
 
 
-def searched(path: Path, distributions: Sequence[Mapping[str, float | None]], seed: int = 0) -> Path:
+def searched(
+    path: Path, distributions: Sequence[Mapping[str, float | None]], seed: int = 0, kind: str = "cma_es"
+) -> Path:
     """A run directory with these metrics, a generation of ten evaluations each."""
     path.mkdir()
-    (path / "config.yaml").write_text(f"name: search\nseed: {seed}\n")
+    (path / "config.yaml").write_text(
+        f"name: search\nseed: {seed}\nalgorithm: {{kind: {kind}}}\ntask: {{kind: function}}\n"
+    )
     log = MetricsLog(path)
     for generation, numbers in enumerate(distributions, start=1):
         log.write({"best_value": 1.0, "timesteps_total": 10 * generation, "seconds_total": 1.0 * generation, **numbers})
@@ -205,7 +209,7 @@ def test_step_size_and_axis_ratio_are_plotted_below_the_values(tmp_path: Path) -
     assert [list(line.get_xdata()) for line in left.get_lines()] == [[10, 20]] * 2
     assert [list(line.get_ydata()) for line in left.get_lines()] == [pytest.approx([1, 0.01]), pytest.approx([1, 100])]
     labels = [text.get_text() for text in drawn.legends[0].get_texts()]
-    assert labels == ["best value so far", "sigma", "longest axis / shortest axis"]
+    assert labels == ["best value so far", "step size sigma", "longest axis / shortest axis"]
     plot([run], tmp_path / "curve.png")
     assert read_png_size(tmp_path / "curve.png") == (1200, 750)
 
@@ -250,7 +254,7 @@ def test_violation_and_feasible_share_are_plotted_and_infeasible_values_are_not(
 
 def test_archive_size_of_a_policy_search_is_plotted_below_the_returns(tmp_path: Path) -> None:
     numbers = [{"best_value": None, "return_mean": 1.0, "archive_size": size} for size in (2, 3)]
-    drawn = figure(grouped([load(searched(tmp_path / "run", numbers))]), ("timesteps",), None)
+    drawn = figure(grouped([load(searched(tmp_path / "run", numbers, kind="novelty"))]), ("timesteps",), None)
     assert drawn.axes[0].get_ylabel() == "return per episode"
     (archive,) = drawn.axes[1].get_lines()
     assert list(archive.get_ydata()) == pytest.approx([2, 3])

@@ -335,8 +335,9 @@ def test_program_search_is_plotted_as_best_reward_over_programs(tmp_path: Path) 
 
 
 def test_entropy_and_distinct_programs_are_plotted_below_the_reward(tmp_path: Path) -> None:
+    pg_topk = {"kind": "policy_gradient"}
     measured = [{"token_entropy": 2.0 / n, "distinct_programs": 64.0 / n} for n in (1, 2, 4)]
-    (group,) = grouped([load(search(tmp_path / "a", [0.25, 0.5, 0.5], measured=measured))])
+    (group,) = grouped([load(search(tmp_path / "a", [0.25, 0.5, 0.5], measured=measured, algorithm=pg_topk))])
     drawn = figure([group], ("programs",), None)
     entropy, distinct = drawn.axes[1].get_lines()
     assert np.asarray(entropy.get_xydata()).tolist() == pytest.approx(np.array([[50, 2], [100, 1], [150, 0.5]]))

@@ -11,6 +11,7 @@ from typing import Literal
 
 import pytest
 
+from hpc_es.algorithms.common.metrics import STEP_SIZE
 from hpc_es.config.schema import Stop
 from hpc_es.report import progress as module
 from hpc_es.report.progress import Progress, clock, fitting, number, on_terminal, seconds_left, split
@@ -93,7 +94,7 @@ def test_last_row_is_not_printed_twice(tmp_path: Path, capsys: pytest.CaptureFix
 def test_progress_of_a_vector_search_has_best_value_and_step_size(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    progress = Progress(tmp_path, limits(), goal="minimise")
+    progress = Progress(tmp_path, limits(), goal="minimise", metrics=STEP_SIZE)
     progress.update(row(0, best_value=0.0012345, sigma=0.25))
     progress.close()
     assert "best value 0.001234  sigma 0.25" in capsys.readouterr().out
@@ -131,7 +132,7 @@ def test_line_on_a_terminal_is_not_longer_than_it_is_wide(columns: int | None, e
 def test_progress_of_an_objective_has_values_and_evaluations(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], goal: Literal["minimise", "maximise"], sign: int
 ) -> None:
-    progress = Progress(tmp_path, limits(generations=5), goal=goal)
+    progress = Progress(tmp_path, limits(generations=5), goal=goal, metrics=STEP_SIZE)
     progress.start({"name": "demo", "goal": goal, "best_evaluation": -0.5})
     more = {"episodes_this_generation": 10, "episodes_total": 20, "best_value": sign * -0.25, "sigma": 0.5}
     evaluation = {"evaluation_episodes": 1, "evaluation_return_mean": -2.0}

@@ -31,7 +31,7 @@ from hpc_es.algorithms.common import optimizers
 from hpc_es.algorithms.common.optimizers import descend, total_gradient
 from hpc_es.algorithms.common.strategy import Strategy
 from hpc_es.core.data import Array, Arrays, Chunk, Float32, Float64, Json, Outcome, Poll, Results, Rows, State, cut
-from hpc_es.core.declarations import Needs, with_asynchronous_updates
+from hpc_es.core.declarations import Metric, Needs, with_asynchronous_updates
 from hpc_es.core.errors import UserError
 from hpc_es.core.interfaces import ProgramProblem
 from hpc_es.core.keys import Purpose
@@ -92,7 +92,14 @@ def draw_imitated(arrays: Arrays, size: int, rng: np.random.Generator, noise: fl
     return result
 
 
-NEEDS = Needs(searches="programs", gradients=True)
+NEEDS = Needs(
+    searches="programs",
+    gradients=True,
+    metrics={
+        "token_entropy": Metric("entropy per token", is_log=True),
+        "distinct_programs": Metric("distinct programs per batch", is_log=True),
+    },
+)
 COLLAPSED = (
     "all programs of a batch are equal: the search has collapsed and is unlikely to find another one "
     "(try algorithm.entropy_target: 10, or a larger entropy_beta)"

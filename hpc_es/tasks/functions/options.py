@@ -15,7 +15,7 @@ import numpy as np
 
 from hpc_es.config.options import Count, Limits, Natural, NonNegative, PathText, Positive, option, options
 from hpc_es.core.data import Float64, dataclass
-from hpc_es.core.declarations import Goal, Offers, Requirement, Setting
+from hpc_es.core.declarations import Goal, Metric, Offers, Requirement, Setting
 from hpc_es.core.interfaces import MixedCoordinates
 from hpc_es.core.quantities import Quantities
 from hpc_es.tasks.functions.journal import Mode
@@ -205,6 +205,10 @@ def limits(value: float | Sequence[float | None] | None, size: int, default: flo
 
 ConfigProblem = tuple[str, str]
 Side = float | tuple[float | None, ...] | None
+OF_CONSTRAINTS: Mapping[str, Metric] = {
+    "best_violation": Metric("violation of the best vector", is_log=True),
+    "feasible_share": Metric("share of feasible vectors", is_log=True),
+}
 LONGEST = 1_000_000  # numbers in a vector
 # Of the distance between two bounds: with others the step size is 0, or reflected vectors are NaN.
 NARROWEST, WIDEST = 1e-300, 1e307

@@ -1,0 +1,49 @@
+"""The metrics that the kinds of a run declare, as status.json has them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hpc_es.config import registry
+from hpc_es.core.data import ConfigData
+from hpc_es.core.declarations import Metric
+from hpc_es.core.errors import UserError, one_line
+from hpc_es.storage.answers import read_object
+from hpc_es.storage.status import STATUS
+
+MOST, LONGEST = 40, 80  # metrics that are read, and characters of a text
+
+
+def declared_metrics(run: Path, config: ConfigData) -> dict[str, Metric]:
+    """Return the metrics of a run by name; for runs of version 0.2 those of the built-in kinds in its config."""
+    stored = read_object(run / STATUS).get("metrics")
+    if isinstance(stored, dict):
+        known = {name: _metric(values) for name, values in list(stored.items())[:MOST]}
+        return {one_line(name)[:LONGEST]: metric for name, metric in known.items() if metric is not None}
+    return {
+        **_of_kind("algorithms", "NEEDS", config.get("algorithm")),
+        **_of_kind("tasks", "OFFERS", config.get("task")),
+    }
+
+
+def _metric(values: object) -> Metric | None:
+    """Return a metric from its entry; None for an entry of another form."""
+    if not isinstance(values, dict) or not isinstance(values.get("label"), str):
+        return None
+    unit = values.get("unit")
+    label = one_line(values["label"])[:LONGEST]
+    return Metric(label, one_line(unit)[:LONGEST] if isinstance(unit, str) else "", values.get("is_log") is True)
+
+
+def _of_kind(package: registry.Package, name: str, section: Any) -> Mapping[str, Metric]:
+    """Return what a built-in kind declares; nothing of other kinds is imported."""
+    kind = section.get("kind") if isinstance(section, dict) else None
+    if not isinstance(kind, str) or kind not in registry.kinds(package):
+        return {}
+    try:
+        declared: Mapping[str, Metric] = getattr(registry.module(package, kind), name).metrics
+    except UserError:
+        return {}
+    return declared
