@@ -36,7 +36,7 @@ from hpc_es.core.data import (
 from hpc_es.core.errors import ConfigError, RunError
 from hpc_es.core.interfaces import Cutting, Evaluation, MixedCoordinates, RunContext, VectorProblem
 from hpc_es.core.keys import Keys, Purpose
-from hpc_es.core.policy import Actor, Batch, Episodic, Policy, ReferencePolicy, Segments
+from hpc_es.core.policy import Actor, Batch, Episodic, Policy, ReferencePolicy, Segments, Traits
 from hpc_es.core.population import Layout, Population, unperturbed
 from hpc_es.devices import jax_setup
 from hpc_es.tasks.observation_statistics import REFERENCE_HASH, Deviations, Moments, random_observations, sha256
@@ -233,15 +233,17 @@ class PolicyProblem(ProblemDefaults):
         cutting: Cutting = "fixed",
     ) -> None:
         self.columns = (SIGN_RETURN, *columns)
-        if normalization.enabled and getattr(policy, "scales_observations", False):
+        if normalization.enabled and Traits.of(policy).scales_observations:
             text = "is true, but the policy scales observations itself: expected false"
             raise ConfigError([("task.observation_normalization.enabled", text)])
         self._reference_info: dict[str, str] = {}
         if isinstance(policy, ReferencePolicy) and policy.reference_frames:
             observations = random_observations(task, keys, policy.reference_frames)
             policy, self._reference_info = policy.with_reference(observations), {REFERENCE_HASH: sha256(observations)}
-        self.cutting = cutting if getattr(policy, "rows_are_independent", False) else "fixed"
-        self.call_size = int(getattr(policy, "candidates_per_call", 1))
+        traits = Traits.of(policy)
+        self.cutting = cutting if traits.rows_are_independent else "fixed"
+        self.call_size = traits.candidates_per_call
+        self._compiled_by = traits.compiled_by
         self.chunk_size = unit if self.cutting == "fixed" else normalization.unit
         self._task, self._policy, self._keys, self._normalization = task, policy, keys, normalization
         self._statistics: Any = Deviations if normalization.deviation == "sample" else Moments
@@ -331,7 +333,7 @@ class PolicyProblem(ProblemDefaults):
 
     def environment_info(self) -> Mapping[str, Any]:
         """Return the SHA-256 of the reference observations, and what JAX compiles a policy for, if there are any."""
-        if getattr(self._policy, "compiled_by", None) != "jax":
+        if self._compiled_by != "jax":
             return self._reference_info
         info = {**jax_setup.compilation_info(), "candidates_per_call": self.call_size}
         return {**self._reference_info, "compiled_for": info}
@@ -348,7 +350,7 @@ def _open_library(policy: Policy, run: RunContext) -> str | None:
 
     Raises RunError if rank 0 has another layout.
     """
-    library: str | None = getattr(policy, "compiled_by", None)
+    library = Traits.of(policy).compiled_by
     if library:
         parts = str(dict(policy.layout.shapes))
         if run.call_on_rank_0(lambda: parts) != parts:
@@ -393,9 +395,10 @@ class PolicyTrajectories(ProblemDefaults):
 
     def environment_info(self) -> Mapping[str, Any]:
         """Return the device and the size of calls for which JAX compiles the policy, if it does."""
-        if getattr(self.policy, "compiled_by", None) != "jax":
+        traits = Traits.of(self.policy)
+        if traits.compiled_by != "jax":
             return {}
-        calls = {"candidates_per_call": getattr(self.policy, "candidates_per_call", 1)}
+        calls = {"candidates_per_call": traits.candidates_per_call}
         return {"compiled_for": {**jax_setup.compilation_info(), **calls}}
 
     def play(self, actor: Actor, batch: Batch, poll: Poll) -> Outcome:
