@@ -24,6 +24,7 @@ from hpc_es.config.options import (
     unused,
 )
 from hpc_es.config.setup import Setup
+from hpc_es.core.declarations import NUMPY, ignored_backend
 from hpc_es.core.errors import ConfigProblem, as_yaml
 
 Text = Annotated[str, Limits(min_length=1)]
@@ -331,8 +332,8 @@ class Config:
                     (f"policy.{name}", text)
                     for name, text in unused(self.policy, setup.computes.own_calls, f"{why} compiles the policy")
                 )
-            if setup.computes.backend == "tensorflow" and "numpy" in setup.computes.backends:
-                yield "policy.backend", f"is 'tensorflow', but does nothing: {why} compiles the policy"
+            if (ignored := ignored_backend(setup.computes, setup.offers)) and NUMPY in setup.computes.backends:
+                yield "policy.backend", f"is {ignored!r}, but does nothing: {why} compiles the policy"
         if setup.needs.searches != "vectors":
             why = f"the algorithm {self.algorithm.kind} learns from more than returns"
             for name, section, key in (("mpi", self.mpi, "update"), ("checkpoint", self.checkpoint, "full_interval")):

@@ -16,8 +16,8 @@ from typing import Any, Literal
 import numpy as np
 
 from hpc_es.core.data import dataclass
-from hpc_es.core.errors import CheckpointError, ConfigError, missing_text
-from hpc_es.devices import jax_setup, tensorflow_setup
+from hpc_es.core.errors import CheckpointError, ConfigError
+from hpc_es.devices.backend import backend, used
 from hpc_es.devices.placement import (
     CUDA,
     Kind,
@@ -32,8 +32,6 @@ from hpc_es.devices.placement import (
 )
 from hpc_es.mpi.world import World
 
-Library = Literal["jax", "tensorflow"]
-NAMES: Mapping[Library, str] = {"jax": "JAX", "tensorflow": "TensorFlow"}
 MOST_LISTED = 64  # with more ranks, the log lists nodes instead of ranks
 
 
@@ -41,7 +39,7 @@ MOST_LISTED = 64  # with more ranks, the log lists nodes instead of ranks
 class DeviceRequest:
     """The device that a config requests, and the library that computes on it."""
 
-    library: Library  # that computes
+    library: str  # the backend that computes
     device: Literal["auto", "cpu", "gpu"] = "auto"
     ranks_per_gpu: int = 1
     key: str = "device"  # key of the config that sets `device`
@@ -78,7 +76,7 @@ class Decision:
 
     def lines(self, world: World) -> list[str]:
         """Return lines for the log of a world."""
-        library = NAMES[self.request.library]
+        library = backend(self.request.library).title
         if self.kind == "cpu":
             return [f"{library} computes on the CPU: {self.reason}"]
         devices = self.of(world)
@@ -110,7 +108,14 @@ def current_decision() -> Decision | None:
 def forget() -> None:
     """Remove the decision, for runs that need none."""
     _decisions.clear()
-    tensorflow_setup.choose_none()
+    for library in used():
+        library.release()
+
+
+def can_compute() -> bool:
+    """Return whether the device of this process is here, so that what it computes can be tried out."""
+    decision = current_decision()
+    return decision is None or not backend(decision.request.library).only_traces()
 
 
 def decide(world: World, request: DeviceRequest, only_checks: bool = False) -> Decision:
@@ -131,8 +136,8 @@ def decide(world: World, request: DeviceRequest, only_checks: bool = False) -> D
     elif kind == "gpu" and not only_checks:
         remedy = "request GPUs, such as with --gpus-per-node, or set"
         raise ConfigError([(request.key, f"is gpu, but {reason}: {remedy} {request.key}: cpu")])
-    tensorflow_setup.choose_none()
-    (jax_setup if request.library == "jax" else tensorflow_setup).choose(kind, index)
+    forget()
+    backend(request.library).choose(kind, index)
     if index is not None:
         devices = _set_up(world, request, own, index)
     _decisions[:] = [Decision(request, kind, tuple(devices), reason)]
@@ -160,7 +165,7 @@ def _offer(world: World, request: DeviceRequest) -> _Offer:
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # the numbers of SLURM and nvidia-smi
     local, note = local_rank(world.node_rank, world.size, os.environ)
     node = node_name(world.host, world.size, os.environ)
-    obstacle = "" if request.device == "cpu" else _obstacle(request.library, len(visible.names))
+    obstacle = "" if request.device == "cpu" else _obstacle(request, visible.names)
     return _Offer(world.host, os.getpid(), node, local, visible.names, visible.source, obstacle, note)
 
 
@@ -186,24 +191,16 @@ def _assigned(offers: Sequence[_Offer], request: DeviceRequest) -> list[int]:
     return assign(ranks, request.ranks_per_gpu)
 
 
-def _obstacle(library: Library, visible: int) -> str:
+def _obstacle(request: DeviceRequest, visible: Sequence[str]) -> str:
     """Return why this process cannot use one of its visible GPUs; "" if it can, as far as can be seen."""
-    if not visible:
-        return "sees no GPU"
-    if library == "jax":
-        if jax_setup.configured_kind() == "cpu":
-            return "has used JAX on the CPU in this process before"
-        return "" if jax_setup.has_cuda() else "has no CUDA support for JAX (pip install 'hpc_es[jax-cuda]')"
-    if missing_text("tensorflow") or not tensorflow_setup.usable_gpus():
-        return "has no TensorFlow that can use its GPU (pip install 'hpc_es[tensorflow-cuda]')"
-    return ""
+    return backend(request.library).obstacle() if visible else "sees no GPU"
 
 
 def _set_up(world: World, request: DeviceRequest, own: _Offer, index: int) -> list[RankDevice]:
     """Set the library up on this rank's GPU, and return the devices of all ranks; ConfigError if one rank fails."""
-    name, problem, model = own.gpus[index], "", ""
+    library, name, problem, model = backend(request.library), own.gpus[index], "", ""
     try:
-        model = jax_setup.gpu_model() if request.library == "jax" else tensorflow_setup.gpu_model()
+        model = library.gpu_model()
     except ConfigError as error:
         problem = error.problems[0][1]
     gpu = describe(name, own.source, driver_gpus())
@@ -212,7 +209,7 @@ def _set_up(world: World, request: DeviceRequest, own: _Offer, index: int) -> li
     for rank, message in enumerate(messages):
         if message["problem"]:
             text = f"{message['problem']} (rank {rank}, {message['device']['host']}, GPU {message['device']['gpu']})"
-            raise ConfigError([(request.key, f"{text}; expected a GPU that {NAMES[request.library]} can use, or cpu")])
+            raise ConfigError([(request.key, f"{text}; expected a GPU that {library.title} can use, or cpu")])
     return [RankDevice(**message["device"]) for message in messages]
 
 
