@@ -51,6 +51,9 @@ class Needs:
     max_rank: float = 0  # largest `noise.rank` that it supports: 0, 1 or infinite; squares are summed with rank 1 only
     # Backends one of which computes its updates: that of the policy, or the first one if it is not among them.
     backends: tuple[str, ...] = ()
+    device: bool = (
+        False  # whether its own code uses a GPU: each rank then sees one only, as `device` of the config says
+    )
     gradients: bool = False  # whether chunks return gradients; results then depend on the chunks
     columns: tuple[Column, ...] = ()  # further columns of the rows, filled by its `evaluate`
     presets: Mapping[str, Json] = field(default_factory=dict)  # defaults of other sections of the config, by dotted key
@@ -84,6 +87,9 @@ class Offers:
     info: bool = False  # whether `build` has the argument `info`, for the numbers of `report.info`
     compiled: bool = False  # whether it compiles the pure form of the policy or a model, and chooses the jobs of a call
     compiler: str = "jax"  # the backend that compiles it, if `compiled`
+    device: bool = (
+        False  # whether its own code uses a GPU: each rank then sees one only, as `device` of the config says
+    )
     measures_centre: bool = False  # whether evaluations measure vectors without a policy: `hpc-es eval`, target_return
     automatic_sizes: bool = False  # whether its options are `AutomaticSizes`
     counts_steps: bool = False  # whether a job has steps, which messages count
@@ -115,6 +121,9 @@ class Computes:
 
     backend: str = NUMPY  # library that computes it, and whose device is decided for it
     backends: tuple[str, ...] = ()  # that its option `backend` may name
+    device: bool = (
+        False  # whether its own code uses a GPU: each rank then sees one only, as `device` of the config says
+    )
     any_chunks: bool = False  # whether results are independent of the chunks
     low_rank_only: Setting | None = None  # an option that has an effect with `noise.rank` only
     own_calls: tuple[str, ...] = ()  # options without effect if the task compiles the policy

@@ -50,7 +50,7 @@ from hpc_es.training.compatibility import (
 
 
 def decide_device(config: Config, world: World | None = None) -> None:
-    """Decide on which device the backend computes; every rank of the world calls this.
+    """Decide on which device a backend or custom code computes; every rank of the world calls this.
 
     Without a world, decide for this process alone unless the same request has been decided, and accept a missing GPU:
     the config is only checked. Raises ConfigError, the same on every rank.
@@ -94,7 +94,8 @@ def require_contracts(config: Config, built: BuiltTask) -> None:
             problems.extend(lacking("algorithm.kind", algorithm, Algorithm))
             problems.extend(lacking_in_strategy("algorithm.kind", algorithm))
     policy, request = built.policy, device_request(config)
-    waits = request is not None and backend(request.library).waits_for_run
+    library = None if request is None else request.library
+    waits = library is not None and backend(library).waits_for_run
     if policy is not None and is_user_kind(config.policy.kind) and not waits:
         actor: Actor | None = None
         with contextlib.suppress(Exception):  # which `--check` reports, and otherwise the run

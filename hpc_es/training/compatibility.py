@@ -81,18 +81,20 @@ def require_gradient(config: Config, name: str) -> None:
 
 def device_request(config: Config) -> DeviceRequest | None:
     """Return the device that the config requests; None if only NumPy computes."""
-    offers = config.setup.offers
+    setup, offers = config.setup, config.setup.offers
     if offers.compiled:
         library: Backend | None = backend(offers.compiler)
     else:
-        library = backend(config.setup.computes.backend)
+        library = backend(setup.computes.backend)
         library = library if library.has_device else algorithm_backend(config)
-    if library is None:
+    is_custom = setup.needs.device or offers.device or setup.computes.device
+    if library is None and not is_custom:
         return None
+    name = None if library is None else library.name
     if offers.platform is None:
-        return DeviceRequest(library.name, config.device, config.mpi.ranks_per_gpu, "device")
+        return DeviceRequest(name, config.device, config.mpi.ranks_per_gpu, "device", is_custom)
     platform = cast(Literal["cpu", "gpu"], offers.platform.value)
-    return DeviceRequest(library.name, platform, config.mpi.ranks_per_gpu, offers.platform.key)
+    return DeviceRequest(name, platform, config.mpi.ranks_per_gpu, offers.platform.key, is_custom)
 
 
 # Checks of the config alone. Each yields (key, text).
@@ -177,14 +179,15 @@ def device_mismatches(config: Config) -> Iterator[ConfigProblem]:
         text = f"is gpu, but the task {config.task.kind!r}"
         computes = config.setup.computes
         text += f" and the policy {config.policy.kind!r} (backend: {computes.backend})" if computes.backends else ""
-        remedy = "policy.backend: tensorflow, task.kind: jax_episodes or model, or device: auto"
+        remedy = "policy.backend: tensorflow, task.kind: jax_episodes or model, task.uses_gpu: true of a function or "
+        remedy += "command whose own code uses a GPU, or device: auto"
         yield "device", f"{text} compute with NumPy on the CPU: expected {remedy}"
 
 
 def device_warnings(config: Config) -> Iterator[str]:
     """Yield a warning if a GPU is requested that the installed library does not support: it may on the cluster."""
     request = device_request(config)
-    if request is None or request.device != "gpu":
+    if request is None or request.library is None or request.device != "gpu":
         return
     library = backend(request.library)
     if not library.missing() and not library.has_gpu_build():

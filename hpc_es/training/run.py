@@ -217,7 +217,10 @@ def start_run(world: World, signals: Signals, config: Config, request: RunReques
 def announce_library() -> None:
     """Say that the library that computes starts, if it has not been imported yet: that takes seconds."""
     decision = current_decision()
-    if decision is not None and (library := backend(decision.request.library)).package not in sys.modules:
+    if decision is None or decision.request.library is None:
+        return
+    library = backend(decision.request.library)
+    if library.package not in sys.modules:
         announce(f"starting {library.title}, and compiling what it computes")
 
 

@@ -108,7 +108,7 @@ def test_gpu_is_refused_if_numpy_computes() -> None:
     ((key, text),) = _problems({"task": {"env_id": "CartPole-v1"}, "device": "gpu"})
     assert key == "device"
     assert text.startswith("is gpu, but the task 'episodes' and the policy 'mlp' (backend: numpy) compute with NumPy")
-    assert text.endswith("expected policy.backend: tensorflow, task.kind: jax_episodes or model, or device: auto")
+    assert "expected policy.backend: tensorflow, task.kind: jax_episodes or model, task.uses_gpu: true of a" in text
 
 
 def test_gpu_is_accepted_if_tensorflow_computes() -> None:
