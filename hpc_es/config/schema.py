@@ -268,8 +268,9 @@ class Config:
     )
     noise: Annotated[Any, Kinds("noise", "table")] = option("kind of noise, which the perturbations are made of")
     device: Literal["auto", "cpu", "gpu"] = option(
-        "device of TensorFlow and JAX: gpu, one per rank; cpu; or auto, a GPU if every rank has one that the library "
-        "can use. NumPy computes on the CPU. A run continues on the kind of device on which it started",
+        "device of TensorFlow, JAX and custom code that uses GPUs: gpu, one per rank; cpu; or auto, a GPU if every "
+        "rank has one that the library can use. NumPy computes on the CPU. A run continues on the kind of device on "
+        "which it started",
         "auto",
         may_change=True,
     )
