@@ -115,6 +115,7 @@ from hpc_es.core.policy import (
     RecurrentActor,
     ReferencePolicy,
     Segments,
+    Traits,
     Tree,
 )
 from hpc_es.core.population import (
@@ -164,6 +165,7 @@ __all__ = [  # noqa: RUF022  (in the order of the groups above)
     "RecurrentActor",
     "ReferencePolicy",
     "Task",
+    "Traits",
     "TrajectoryProblem",
     "VectorProblem",
     # Data: jobs and their results.

@@ -112,6 +112,7 @@ LAYERS = (
         "devices",
         "noise",
         "policies",
+        "backends",
         "tasks",
         "bandits.families",
         "bandits.setting",

@@ -27,11 +27,11 @@ from hpc_es.core.global_generators import restored_generators
 from hpc_es.core.interfaces import ProbesHiddenState
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.core.machine import stepping_differences
-from hpc_es.core.policy import Actor, Batch, Episodic, Policy
+from hpc_es.core.policy import Actor, Batch, Episodic, Policy, Traits
 from hpc_es.core.population import unperturbed
 from hpc_es.core.quiet import show_once
 from hpc_es.core.rank_output import say_error
-from hpc_es.devices import jax_setup
+from hpc_es.devices.backend import backend
 from hpc_es.devices.decision import decide
 from hpc_es.mpi.world import World
 from hpc_es.report.saved_policy import (
@@ -123,8 +123,8 @@ def play(source: StoredPolicy, task: Episodic, asked: EvaluationRequest) -> Rows
     if source.config.setup.offers.compiled:
         policy = task.compiled(policy)  # type: ignore[attr-defined]
         task.use_what_is_compiled(source.path)  # type: ignore[attr-defined]
-    elif getattr(policy, "compiled_by", None) == "jax":
-        jax_setup.use_cache(jax_setup.existing_cache(source.path))
+    elif library := Traits.of(policy).compiled_by:
+        backend(library).use_stored_cache(source.path)
     evaluate_chunk: Callable[[Chunk], Outcome]
     if hasattr(task, "evaluate"):
         evaluate_chunk = partial(_play_episodes, source, task, policy, asked)

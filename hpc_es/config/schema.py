@@ -24,6 +24,7 @@ from hpc_es.config.options import (
     unused,
 )
 from hpc_es.config.setup import Setup
+from hpc_es.core.declarations import NUMPY, ignored_backend
 from hpc_es.core.errors import ConfigProblem, as_yaml
 
 Text = Annotated[str, Limits(min_length=1)]
@@ -267,8 +268,9 @@ class Config:
     )
     noise: Annotated[Any, Kinds("noise", "table")] = option("kind of noise, which the perturbations are made of")
     device: Literal["auto", "cpu", "gpu"] = option(
-        "device of TensorFlow and JAX: gpu, one per rank; cpu; or auto, a GPU if every rank has one that the library "
-        "can use. NumPy computes on the CPU. A run continues on the kind of device on which it started",
+        "device of TensorFlow, JAX and custom code that uses GPUs: gpu, one per rank; cpu; or auto, a GPU if every "
+        "rank has one that the library can use. NumPy computes on the CPU. A run continues on the kind of device on "
+        "which it started",
         "auto",
         may_change=True,
     )
@@ -331,8 +333,8 @@ class Config:
                     (f"policy.{name}", text)
                     for name, text in unused(self.policy, setup.computes.own_calls, f"{why} compiles the policy")
                 )
-            if setup.computes.backend == "tensorflow" and "numpy" in setup.computes.backends:
-                yield "policy.backend", f"is 'tensorflow', but does nothing: {why} compiles the policy"
+            if (ignored := ignored_backend(setup.computes, setup.offers)) and NUMPY in setup.computes.backends:
+                yield "policy.backend", f"is {ignored!r}, but does nothing: {why} compiles the policy"
         if setup.needs.searches != "vectors":
             why = f"the algorithm {self.algorithm.kind} learns from more than returns"
             for name, section, key in (("mpi", self.mpi, "update"), ("checkpoint", self.checkpoint, "full_interval")):

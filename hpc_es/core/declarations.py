@@ -16,7 +16,7 @@ Searched = Literal["vectors", "programs", "trajectories"]
 Goal = Literal["minimise", "maximise"]
 # What a run returns: one solution, the members of a front of several objectives, or those of an archive's cells.
 Incumbent = Literal["one", "front", "cells"]
-Backend = Literal["numpy", "jax", "tensorflow"]  # library that computes a policy
+NUMPY = "numpy"  # the backend that computes what declares no other; the others are files of `hpc_es.backends` too
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,11 @@ class Needs:
     policy: str = "mlp"  # default kind of policy, for tasks in which a policy acts
     noise: bool = False  # whether it perturbs parameters with a `Noise`
     max_rank: float = 0  # largest `noise.rank` that it supports: 0, 1 or infinite; squares are summed with rank 1 only
-    tensorflow: bool = False  # whether the algorithm itself uses TensorFlow, unless the policy is computed by JAX
+    # Backends one of which computes its updates: that of the policy, or the first one if it is not among them.
+    backends: tuple[str, ...] = ()
+    device: bool = (
+        False  # whether its own code uses a GPU: each rank then sees one only, as `device` of the config says
+    )
     gradients: bool = False  # whether chunks return gradients; results then depend on the chunks
     columns: tuple[Column, ...] = ()  # further columns of the rows, filled by its `evaluate`
     metrics: Mapping[str, Metric] = field(default_factory=dict)  # that reports show, by name
@@ -82,7 +86,7 @@ class Needs:
     equal_generations: bool = True  # whether all generations have the same number of jobs, each a whole episode
     samples_evaluations: bool = False  # whether actions are sampled in evaluations too
     independent_batches: bool = True  # whether a batch can be evaluated that the run then does not know of
-    jobs: int | None = None  # of a generation, if building the algorithm would import TensorFlow
+    jobs: int | None = None  # of a generation, if building the algorithm would use its backend: `waits_for_run`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,6 +102,10 @@ class Offers:
     any_chunks: bool = False  # whether results are independent of the chunks, except for gradients
     info: bool = False  # whether `build` has the argument `info`, for the numbers of `report.info`
     compiled: bool = False  # whether it compiles the pure form of the policy or a model, and chooses the jobs of a call
+    compiler: str = "jax"  # the backend that compiles it, if `compiled`
+    device: bool = (
+        False  # whether its own code uses a GPU: each rank then sees one only, as `device` of the config says
+    )
     measures_centre: bool = False  # whether evaluations measure vectors without a policy: `hpc-es eval`, target_return
     automatic_sizes: bool = False  # whether its options are `AutomaticSizes`
     counts_steps: bool = False  # whether a job has steps, which messages count
@@ -128,12 +136,21 @@ class Computes:
     A kind without this function computes with NumPy, or with what it sets up itself.
     """
 
-    backend: Backend = "numpy"  # library that computes it, and whose device is decided for it
-    backends: tuple[Backend, ...] = ()  # that its option `backend` may name
+    backend: str = NUMPY  # library that computes it, and whose device is decided for it
+    backends: tuple[str, ...] = ()  # that its option `backend` may name
+    device: bool = (
+        False  # whether its own code uses a GPU: each rank then sees one only, as `device` of the config says
+    )
     any_chunks: bool = False  # whether results are independent of the chunks
     low_rank_only: Setting | None = None  # an option that has an effect with `noise.rank` only
     own_calls: tuple[str, ...] = ()  # options without effect if the task compiles the policy
     in_numpy: Mapping[str, Json] = field(default_factory=dict)  # options with which NumPy computes it, if it can
+
+
+def ignored_backend(computes: Computes, offers: Offers) -> str | None:
+    """Return the backend of a policy that a task compiles with another one; None if the policy's backend is used."""
+    is_ignored = offers.compiled and computes.backend not in (NUMPY, offers.compiler)
+    return computes.backend if is_ignored else None
 
 
 def with_asynchronous_updates(needs: Needs) -> Needs:

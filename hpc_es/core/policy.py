@@ -7,6 +7,7 @@ returns the actions of all jobs at once, and `OnStep` is called after every step
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from types import ModuleType
 from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
@@ -62,11 +63,7 @@ class RecurrentActor(Actor, Protocol):
 class Policy(Protocol):
     """A function from observations to actions, with a float32 vector of parameters.
 
-    An optional attribute `rows_are_independent` that is true declares that the actions of a row are bit-identical
-    whatever the other rows are; jobs may then be evaluated in chunks of any size. An optional attribute
-    `scales_observations` that is true declares that it takes observations as they are, without normalisation. An
-    optional attribute `compiled_by` names the library, "jax" or "tensorflow", that compiles actors on their first use;
-    the ranks then compile before the first generation.
+    A policy may also have the attributes of `Traits`.
     """
 
     layout: Layout  # layout of the parameter vector
@@ -83,6 +80,26 @@ class Policy(Protocol):
         infinite standard deviation sets the input to 0; an infinite clip does not clip.
         """
         ...
+
+
+@dataclass(frozen=True)
+class Traits:
+    """How the actors of a policy compute: attributes that a policy may have, and their values if it does not."""
+
+    # Whether the actions of a row are bit-identical whatever the other rows are; chunks may then have any size.
+    rows_are_independent: bool = False
+    # Whether it takes observations as they are, so that normalisation is refused.
+    scales_observations: bool = False
+    # The library that compiles actors on their first use; the ranks then compile before the first generation.
+    compiled_by: str | None = None
+    # The number of candidates that are computed together.
+    candidates_per_call: int = 1
+
+    @classmethod
+    def of(cls, policy: Policy) -> Traits:
+        """Return the attributes of a policy that it has, and the defaults of the others."""
+        names = [field.name for field in fields(cls) if hasattr(policy, field.name)]
+        return cls(**{name: getattr(policy, name) for name in names})
 
 
 class Pure(NamedTuple):

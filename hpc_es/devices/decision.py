@@ -3,6 +3,9 @@
 All ranks decide together, once the config is known and before the library that computes is used. The decision is kept
 for the process, so that the parts of a run need not know it. Choosing the CPU although `device` is `auto` is never
 silent: the reason is logged.
+
+Backends get the index of their GPU. For code of the user and programs, the GPU of their rank is the only one that
+they see, by CUDA_VISIBLE_DEVICES. They see none if the ranks compute on the CPU.
 """
 
 from __future__ import annotations
@@ -16,8 +19,8 @@ from typing import Any, Literal
 import numpy as np
 
 from hpc_es.core.data import dataclass
-from hpc_es.core.errors import CheckpointError, ConfigError, missing_text
-from hpc_es.devices import jax_setup, tensorflow_setup
+from hpc_es.core.errors import CheckpointError, ConfigError
+from hpc_es.devices.backend import backend, used
 from hpc_es.devices.placement import (
     CUDA,
     Kind,
@@ -26,14 +29,14 @@ from hpc_es.devices.placement import (
     assign,
     describe,
     driver_gpus,
+    gpu_names,
     local_rank,
     node_name,
     visible_gpus,
 )
 from hpc_es.mpi.world import World
 
-Library = Literal["jax", "tensorflow"]
-NAMES: Mapping[Library, str] = {"jax": "JAX", "tensorflow": "TensorFlow"}
+CUSTOM = "custom code"
 MOST_LISTED = 64  # with more ranks, the log lists nodes instead of ranks
 
 
@@ -41,10 +44,16 @@ MOST_LISTED = 64  # with more ranks, the log lists nodes instead of ranks
 class DeviceRequest:
     """The device that a config requests, and the library that computes on it."""
 
-    library: Library  # that computes
+    library: str | None  # the backend that computes; None: only code that names none
     device: Literal["auto", "cpu", "gpu"] = "auto"
     ranks_per_gpu: int = 1
     key: str = "device"  # key of the config that sets `device`
+    hides_others: bool = False  # whether a process sees no other GPU than its own, for code that names no library
+
+    @property
+    def title(self) -> str:
+        """What computes, in messages."""
+        return CUSTOM if self.library is None else backend(self.library).title
 
 
 @dataclass(frozen=True)
@@ -69,7 +78,12 @@ class Decision:
     request: DeviceRequest
     kind: Kind
     devices: tuple[RankDevice, ...]  # in rank order
-    reason: str = ""  # why the CPU is used
+    reason: str = ""  # why the CPU is used, or why the GPU is not here
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether the device is a GPU of other nodes, for which a config is only checked here."""
+        return self.kind == "gpu" and bool(self.reason)
 
     def of(self, world: World) -> list[RankDevice]:
         """Return the devices of the ranks of a world, such as a group of ranks."""
@@ -78,7 +92,7 @@ class Decision:
 
     def lines(self, world: World) -> list[str]:
         """Return lines for the log of a world."""
-        library = NAMES[self.request.library]
+        library = self.request.title
         if self.kind == "cpu":
             return [f"{library} computes on the CPU: {self.reason}"]
         devices = self.of(world)
@@ -110,7 +124,19 @@ def current_decision() -> Decision | None:
 def forget() -> None:
     """Remove the decision, for runs that need none."""
     _decisions.clear()
-    tensorflow_setup.choose_none()
+    _show_all()
+    for library in used():
+        library.release()
+
+
+def can_compute() -> bool:
+    """Return whether the device of this process is here, so that what it computes can be tried out."""
+    decision = current_decision()
+    if decision is None:
+        return True
+    if decision.request.library is None:
+        return not decision.is_elsewhere
+    return not backend(decision.request.library).only_traces()
 
 
 def decide(world: World, request: DeviceRequest, only_checks: bool = False) -> Decision:
@@ -131,8 +157,11 @@ def decide(world: World, request: DeviceRequest, only_checks: bool = False) -> D
     elif kind == "gpu" and not only_checks:
         remedy = "request GPUs, such as with --gpus-per-node, or set"
         raise ConfigError([(request.key, f"is gpu, but {reason}: {remedy} {request.key}: cpu")])
-    tensorflow_setup.choose_none()
-    (jax_setup if request.library == "jax" else tensorflow_setup).choose(kind, index)
+    forget()
+    if request.hides_others and (kind == "cpu" or index is not None):
+        _hide_others(own, index)
+    if request.library is not None:
+        backend(request.library).choose(kind, 0 if request.hides_others and index is not None else index)
     if index is not None:
         devices = _set_up(world, request, own, index)
     _decisions[:] = [Decision(request, kind, tuple(devices), reason)]
@@ -154,14 +183,36 @@ class _Offer:
 
 
 def _offer(world: World, request: DeviceRequest) -> _Offer:
+    _show_all()
     visible = visible_gpus(os.environ)
     if CUDA not in os.environ and visible.source == "SLURM":
         os.environ[CUDA] = ",".join(visible.names)  # other jobs of the node may use the others
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # the numbers of SLURM and nvidia-smi
     local, note = local_rank(world.node_rank, world.size, os.environ)
     node = node_name(world.host, world.size, os.environ)
-    obstacle = "" if request.device == "cpu" else _obstacle(request.library, len(visible.names))
+    obstacle = "" if request.device == "cpu" else _obstacle(request, visible.names)
     return _Offer(world.host, os.getpid(), node, local, visible.names, visible.source, obstacle, note)
+
+
+_before: list[str | None] = []  # CUDA_VISIBLE_DEVICES before GPUs were hidden, if they are
+
+
+def _hide_others(own: _Offer, index: int | None) -> None:
+    """Let this process and its children see only one of its GPUs, or none."""
+    value = os.environ.get(CUDA)
+    _before[:] = [value]
+    # The names of an offer may be SLURM's numbers of the node, which differ from those of CUDA within a container.
+    names = own.gpus if value is None else gpu_names(value)
+    os.environ[CUDA] = "" if index is None else names[index]
+
+
+def _show_all() -> None:
+    """Let this process see again what a former decision has hidden."""
+    for value in _before:
+        os.environ.pop(CUDA, None)
+        if value is not None:
+            os.environ[CUDA] = value
+    _before.clear()
 
 
 def check_number_of_gpus(world: World, request: DeviceRequest) -> None:
@@ -186,24 +237,18 @@ def _assigned(offers: Sequence[_Offer], request: DeviceRequest) -> list[int]:
     return assign(ranks, request.ranks_per_gpu)
 
 
-def _obstacle(library: Library, visible: int) -> str:
+def _obstacle(request: DeviceRequest, visible: Sequence[str]) -> str:
     """Return why this process cannot use one of its visible GPUs; "" if it can, as far as can be seen."""
     if not visible:
         return "sees no GPU"
-    if library == "jax":
-        if jax_setup.configured_kind() == "cpu":
-            return "has used JAX on the CPU in this process before"
-        return "" if jax_setup.has_cuda() else "has no CUDA support for JAX (pip install 'hpc_es[jax-cuda]')"
-    if missing_text("tensorflow") or not tensorflow_setup.usable_gpus():
-        return "has no TensorFlow that can use its GPU (pip install 'hpc_es[tensorflow-cuda]')"
-    return ""
+    return "" if request.library is None else backend(request.library).obstacle()
 
 
 def _set_up(world: World, request: DeviceRequest, own: _Offer, index: int) -> list[RankDevice]:
     """Set the library up on this rank's GPU, and return the devices of all ranks; ConfigError if one rank fails."""
     name, problem, model = own.gpus[index], "", ""
     try:
-        model = jax_setup.gpu_model() if request.library == "jax" else tensorflow_setup.gpu_model()
+        model = "" if request.library is None else backend(request.library).gpu_model()
     except ConfigError as error:
         problem = error.problems[0][1]
     gpu = describe(name, own.source, driver_gpus())
@@ -212,7 +257,7 @@ def _set_up(world: World, request: DeviceRequest, own: _Offer, index: int) -> li
     for rank, message in enumerate(messages):
         if message["problem"]:
             text = f"{message['problem']} (rank {rank}, {message['device']['host']}, GPU {message['device']['gpu']})"
-            raise ConfigError([(request.key, f"{text}; expected a GPU that {NAMES[request.library]} can use, or cpu")])
+            raise ConfigError([(request.key, f"{text}; expected a GPU that {request.title} can use, or cpu")])
     return [RankDevice(**message["device"]) for message in messages]
 
 

@@ -15,11 +15,11 @@ import numpy as np
 from hpc_es.config.options import Count, option, options, unused
 from hpc_es.core.data import Array, Float32, Normaliser, ObservationSpec, Spaces
 from hpc_es.core.declarations import Computes
-from hpc_es.core.errors import ConfigError, missing_text
+from hpc_es.core.errors import ConfigError
 from hpc_es.core.policy import Actor
 from hpc_es.core.population import Explicit, Layout, Population
-from hpc_es.devices.jax_setup import configured_jax
 from hpc_es.policies.network import NetworkPolicy
+from hpc_es.policies.networks.backend import set_up
 from hpc_es.policies.networks.feed_forward import PolicyOptions
 from hpc_es.policies.networks.heads import ActionHead, Head
 from hpc_es.policies.networks.layers import Activation
@@ -165,9 +165,7 @@ def build(options: Options, spaces: Spaces) -> NetworkPolicy | VirtualBatchPolic
     """Return the policy; ConfigError if observations are not images, or smaller than a kernel."""
     head = Head.of(spaces.actions, options.action_bins, options.action_bounds)
     image = _image(spaces.observations)
-    if text := missing_text("jax"):
-        raise ConfigError([("policy.backend", f"is jax, which needs {text}")])
-    configured_jax()
+    set_up(options.backend)
     from hpc_es.policies.networks import jax_convolutional
 
     layers = options.layers

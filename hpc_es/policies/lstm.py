@@ -22,7 +22,9 @@ from hpc_es.config.options import Count, Limits, option, options
 from hpc_es.core.data import Array, Float32, Normaliser, Spaces
 from hpc_es.core.policy import Actor, Pure, Tensor
 from hpc_es.core.population import Layout, Population
+from hpc_es.devices.backend import backend
 from hpc_es.policies.networks import feed_forward as shared
+from hpc_es.policies.networks.backend import network_backend
 from hpc_es.policies.networks.compiled_actor import CompiledActor, CompiledCall
 from hpc_es.policies.networks.heads import ActionHead, Head, PureHead, normalise, require_flat
 from hpc_es.policies.networks.layers import (
@@ -188,7 +190,7 @@ class LSTM:
         self.network = LSTMNetwork(self.observations, options.hidden_dims, head.outputs, self.layout, head)
         self.head = head
         self.action_noise_std = options.action_noise_std
-        self.compiled_by = "tensorflow" if options.backend == "tensorflow" else None
+        self.compiled_by = options.backend if backend(options.backend).compiles else None
         self.candidates_per_call = options.candidates_per_call if self.compiled_by else 1
 
     def initial(self, rng: np.random.Generator) -> Float32:
@@ -208,18 +210,17 @@ class LSTM:
 
     def bind_with(self, head: ActionHead, parameters: Population, normaliser: Normaliser | None) -> Actor:
         """Return an actor with another head, such as one that samples actions."""
-        if self.options.backend == "tensorflow":
-            return CompiledActor(self._tensorflow_call, parameters, head, normaliser)
+        if self.compiled_by:
+            return CompiledActor(self._call, parameters, head, normaliser)
         names = [*(f"lstm_{number}" for number in range(len(self.hidden_dims))), "output"]
         matrices = partial(lstm_matrices, layout=self.layout)
         weights = weights_of(parameters, names, matrices, self.options.low_rank_product)
         return LSTMActor(replace(self.network, head=head), weights, normaliser)
 
     @cached_property
-    def _tensorflow_call(self) -> CompiledCall:
-        from hpc_es.policies.networks.tensorflow_actors import TensorFlowCall, TensorFlowLSTM
-
-        return TensorFlowCall(TensorFlowLSTM(self, self.hidden_dims), self.candidates_per_call)
+    def _call(self) -> CompiledCall:
+        library = network_backend(self.options.backend)
+        return library.call(library.lstm(self, self.hidden_dims), self.candidates_per_call)
 
     def pure(self, xp: Any) -> Pure:
         return self.pure_with(self.head, xp)

@@ -22,7 +22,9 @@ from hpc_es.config.options import Count, Positive, option, options, unused
 from hpc_es.core.data import Array, Float32, Normaliser, Spaces
 from hpc_es.core.policy import Actor, Pure, Tensor
 from hpc_es.core.population import Population
+from hpc_es.devices.backend import backend
 from hpc_es.policies.networks import feed_forward as shared
+from hpc_es.policies.networks.backend import network_backend
 from hpc_es.policies.networks.compiled_actor import CompiledActor, CompiledCall
 from hpc_es.policies.networks.heads import ActionHead, Head, PureHead, normalise, require_flat
 from hpc_es.policies.networks.layers import (
@@ -142,7 +144,7 @@ class MLP:
         self.network = MLPNetwork(self.layers, options.activation, head, options.normalisation)
         self.head = head
         self.action_noise_std = options.action_noise_std
-        self.compiled_by = "tensorflow" if options.backend == "tensorflow" else None
+        self.compiled_by = options.backend if backend(options.backend).compiles else None
         self.candidates_per_call = options.candidates_per_call if self.compiled_by else 1
 
     def initial(self, rng: np.random.Generator) -> Float32:
@@ -168,17 +170,16 @@ class MLP:
 
     def bind_with(self, head: ActionHead, parameters: Population, normaliser: Normaliser | None) -> Actor:
         """Return an actor with another head, such as one that samples actions."""
-        if self.options.backend == "tensorflow":
-            return CompiledActor(self._tensorflow_call, parameters, head, normaliser)
+        if self.compiled_by:
+            return CompiledActor(self._call, parameters, head, normaliser)
         weights = weights_of(parameters, self.layers.names, self.layers.matrices, self.options.low_rank_product)
         return MLPActor(replace(self.network, head=head), weights, normaliser)
 
     @cached_property
-    def _tensorflow_call(self) -> CompiledCall:
-        from hpc_es.policies.networks.tensorflow_actors import TensorFlowCall, TensorFlowMLP
-
-        network = TensorFlowMLP(self, self.layers.names, self.options.activation, self.options.normalisation)
-        return TensorFlowCall(network, self.candidates_per_call)
+    def _call(self) -> CompiledCall:
+        library = network_backend(self.options.backend)
+        network = library.mlp(self, self.layers.names, self.options.activation, self.options.normalisation)
+        return library.call(network, self.candidates_per_call)
 
     def pure(self, xp: Any) -> Pure:
         return self.pure_with(self.head, xp)

@@ -19,7 +19,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
@@ -28,21 +28,26 @@ from hpc_es.config.registry import config_directory, import_function
 from hpc_es.config.source_code import source_hash
 from hpc_es.core.data import Box, Float32, Normaliser, ObservationSpec, Spaces
 from hpc_es.core.declarations import Computes
-from hpc_es.core.errors import ConfigError, failure_from_error, missing_text
+from hpc_es.core.errors import ConfigError, failure_from_error
 from hpc_es.core.global_generators import restored_generators
 from hpc_es.core.paths import expanded
 from hpc_es.core.policy import Actor, Pure
 from hpc_es.core.population import LowRank, Population
 from hpc_es.core.run_files import sha256_of
-from hpc_es.devices.jax_setup import configured_jax, require_device
+from hpc_es.policies.networks.backend import NetworkBackend, backends_of, network_backend, set_up
 from hpc_es.policies.networks.compiled_actor import CompiledActor, CompiledCall, SharedActor
 from hpc_es.policies.networks.feed_forward import PolicyOptions
 from hpc_es.policies.networks.heads import ActionHead, FirstOutputs, Head, PureHead
-from hpc_es.policies.networks.network import KEY, Backend, Network, array_text
+from hpc_es.policies.networks.network import KEY, Network, array_text
 
 FILE_SUFFIX = ".keras"
 SEED = "seed"
 PASSED = ("observations", "outputs", SEED)  # arguments of the builder that network_kwargs cannot set
+BACKENDS = backends_of("network")
+if TYPE_CHECKING:
+    BackendName = str
+else:
+    BackendName = Literal[BACKENDS]
 
 
 @options
@@ -52,7 +57,7 @@ class Options(PolicyOptions):
     kind: Literal["network"] = option("name of the policy", "network")
     network: PathText = option("'my_module:build', a function that returns a network, or a .keras file with one")
     network_kwargs: Mapping[str, Any] = option("further keywords of the function", default_factory=dict)
-    backend: Backend = option("library that computes the network", "jax")
+    backend: BackendName = option("library that computes the network", "jax")
     candidates_per_call: Count = option(
         "number of candidates that are computed together; results depend on it, not on chunks or ranks", 16
     )
@@ -108,14 +113,7 @@ class NetworkPolicy:
 
         The matrices `factored` are taken as common weights and factors.
         """
-        if self.network.backend == "tensorflow":
-            from hpc_es.policies.networks.tensorflow_actors import TensorFlowCall
-
-            return TensorFlowCall(self.network, size, factored)
-        require_device(None, configured_jax().devices()[0].platform)
-        from hpc_es.policies.networks.jax_networks import JaxCall
-
-        return JaxCall(self.network, size, factored)
+        return network_backend(self.network.backend).call(self.network, size, factored)
 
     @cached_property
     def _call(self) -> CompiledCall:
@@ -127,15 +125,7 @@ class NetworkPolicy:
 
     def factored(self, matrices: Sequence[str]) -> tuple[str, ...]:
         """Return which of these matrices are evaluated from low-rank factors; the others have to be formed."""
-        if self.network.backend == "tensorflow":
-            from hpc_es.policies.networks.tensorflow_low_rank import factored_names
-
-            return factored_names(self.network, matrices, self.spaces.observations)
-        from hpc_es.policies.networks.jax_low_rank import formed_weights
-
-        network, observation = self.network, self.spaces.observations
-        formed = formed_weights(network.apply, network.layout, matrices, network.memory(), observation)
-        return tuple(name for name in matrices if name not in formed)
+        return network_backend(self.network.backend).factored(self.network, matrices, self.spaces.observations)
 
     def _call_for(self, parameters: Population) -> CompiledCall:
         if not isinstance(parameters, LowRank) or not parameters.matrices:
@@ -184,7 +174,7 @@ class NetworkPolicy:
 def computes(options: Options) -> Computes:
     """Return how a policy of this kind computes."""
     own = ("candidates_per_call",)
-    return Computes(backend=options.backend, backends=("jax", "tensorflow"), any_chunks=True, own_calls=own)
+    return Computes(backend=options.backend, backends=BACKENDS, any_chunks=True, own_calls=own)
 
 
 def build(options: Options, spaces: Spaces) -> NetworkPolicy:
@@ -200,23 +190,17 @@ def build_with_value(options: Options, spaces: Spaces) -> NetworkPolicy:
 def _built(options: Options, spaces: Spaces, has_value: bool) -> NetworkPolicy:
     head = Head.of(spaces.actions, options.action_bins, options.action_bounds)
     outputs = head.outputs + has_value
-    _prepare_backend(options)
+    library = _prepared_backend(options)
     function = _builder(options, spaces.observations, outputs)
     with restored_session():
-        if options.backend == "tensorflow":
-            from hpc_es.policies.networks import tensorflow_networks
-
-            adapt, check = tensorflow_networks.tensorflow_network, tensorflow_networks.check
-        else:
-            from hpc_es.policies.networks import jax_networks
-
-            adapt, check = jax_networks.jax_network, jax_networks.check
-        network, again = (adapt(function, options.network, spaces.observations, options.frozen) for _ in range(2))
+        network, again = (
+            library.network(function, options.network, spaces.observations, options.frozen) for _ in range(2)
+        )
         if network.backend != options.backend:
             text = f"is {options.backend}, but {options.network} returns a network in {network.backend}"
             raise ConfigError([("policy.backend", f"{text}: expected {network.backend}")])
         text = _outputs_text(spaces, head) + (", and the value of the observation" if has_value else "")
-        check(network, again, options.network, spaces.observations, outputs, text)
+        library.check(network, again, options.network, spaces.observations, outputs, text)
     return NetworkPolicy(options, spaces, network, head)
 
 
@@ -228,22 +212,18 @@ def _outputs_text(spaces: Spaces, head: Head) -> str:
     return f"a Box of {actions}" + (f", {head.bins} bins each" if head.bins else "")
 
 
-def _prepare_backend(options: Options) -> None:
-    """Set up the library and Keras' backend, before the module of the user imports them."""
-    if options.backend == "tensorflow":
-        from hpc_es.policies.networks.tensorflow_actors import tensorflow
-
-        tensorflow()
-    else:
-        if text := missing_text("jax"):
-            raise ConfigError([("policy.backend", f"is jax, which needs {text}")])
-        configured_jax()
+def _prepared_backend(options: Options) -> NetworkBackend:
+    """Return the backend, set up like that of Keras before the module of the user imports them."""
+    library = set_up(options.backend)
+    if not library.has_keras:
+        return library
     if (keras := sys.modules.get("keras")) is None:
         os.environ["KERAS_BACKEND"] = options.backend
     elif options.network.endswith(FILE_SUFFIX) and keras.backend.backend() != options.backend:
         used = keras.backend.backend()
         text = f"is {options.backend}, but Keras has one backend per process, here {used}: expected {used}"
         raise ConfigError([("policy.backend", text)])
+    return library
 
 
 @contextlib.contextmanager

@@ -36,10 +36,11 @@ from hpc_es.core.data import (
 from hpc_es.core.errors import ConfigError, RunError
 from hpc_es.core.interfaces import Cutting, Evaluation, MixedCoordinates, RunContext, VectorProblem
 from hpc_es.core.keys import Keys, Purpose
-from hpc_es.core.policy import Actor, Batch, Episodic, Policy, ReferencePolicy, Segments
+from hpc_es.core.policy import Actor, Batch, Episodic, Policy, ReferencePolicy, Segments, Traits
 from hpc_es.core.population import Layout, Population, unperturbed
 from hpc_es.core.quantities import CONSTRAINTS, NONE, OBJECTIVES, Quantities, feasible_first
 from hpc_es.devices import jax_setup
+from hpc_es.devices.backend import Backend, backend
 from hpc_es.tasks.observation_statistics import REFERENCE_HASH, Deviations, Moments, random_observations, sha256
 
 SPREAD = 0.3  # initial standard deviation of a coordinate, where a problem has no bounds
@@ -248,15 +249,16 @@ class PolicyProblem(ProblemDefaults):
     ) -> None:
         self.columns, self.quantities = (SIGN_RETURN, *columns), quantities
         self.derives_fitness = bool(quantities.objectives or quantities.constraints)
-        if normalization.enabled and getattr(policy, "scales_observations", False):
+        if normalization.enabled and Traits.of(policy).scales_observations:
             text = "is true, but the policy scales observations itself: expected false"
             raise ConfigError([("task.observation_normalization.enabled", text)])
         self._reference_info: dict[str, str] = {}
         if isinstance(policy, ReferencePolicy) and policy.reference_frames:
             observations = random_observations(task, keys, policy.reference_frames)
             policy, self._reference_info = policy.with_reference(observations), {REFERENCE_HASH: sha256(observations)}
-        self.cutting = cutting if getattr(policy, "rows_are_independent", False) else "fixed"
-        self.call_size = int(getattr(policy, "candidates_per_call", 1))
+        traits = Traits.of(policy)
+        self.cutting = cutting if traits.rows_are_independent else "fixed"
+        self.call_size = traits.candidates_per_call
         self.chunk_size = unit if self.cutting == "fixed" else normalization.unit
         self._task, self._policy, self._keys, self._normalization = task, policy, keys, normalization
         self._statistics: Any = Deviations if normalization.deviation == "sample" else Moments
@@ -275,15 +277,13 @@ class PolicyProblem(ProblemDefaults):
         return -(feasible_first(costs, rows[CONSTRAINTS]) if quantities.constraints else costs)
 
     def open(self, run: RunContext) -> None:
-        """Compile the policy if a library does; in JAX, one rank per node before the others, which read its cache.
+        """Compile the policy if a library does.
 
         Raises RunError if rank 0 has another layout, as with names in the order of a set, which differs by process.
         """
         library = _open_library(self._policy, run)
-        if library == "jax":
-            jax_setup.compile_in_turn(run, lambda: jax_setup.in_thread(self._act_once, lambda: None))
-        elif library:
-            self._act_once()
+        if library is not None:
+            library.compile(run, self._act_once)
 
     def _act_once(self) -> None:
         """Let one candidate act, which compiles calls of any candidates."""
@@ -352,11 +352,8 @@ class PolicyProblem(ProblemDefaults):
         return statistics_state(statistics)
 
     def environment_info(self) -> Mapping[str, Any]:
-        """Return the SHA-256 of the reference observations, and what JAX compiles a policy for, if there are any."""
-        if getattr(self._policy, "compiled_by", None) != "jax":
-            return self._reference_info
-        info = {**jax_setup.compilation_info(), "candidates_per_call": self.call_size}
-        return {**self._reference_info, "compiled_for": info}
+        """Return the SHA-256 of the reference observations, and what a policy is compiled for, if there are any."""
+        return {**self._reference_info, **_compiled_for(self._policy)}
 
     def metrics(self, carried: ProblemState) -> Mapping[str, float]:
         """Return `observation_count`, the number of observations in the statistics."""
@@ -365,20 +362,28 @@ class PolicyProblem(ProblemDefaults):
         return {"observation_count": self._statistics.from_arrays(carried.master).count}
 
 
-def _open_library(policy: Policy, run: RunContext) -> str | None:
-    """Return the library that compiles a policy, None if there is none; JAX uses the compilation cache of the run.
+def _open_library(policy: Policy, run: RunContext) -> Backend | None:
+    """Return the backend that compiles a policy, with the cache of the run; None if there is none.
 
     Raises RunError if rank 0 has another layout.
     """
-    library: str | None = getattr(policy, "compiled_by", None)
-    if library:
-        parts = str(dict(policy.layout.shapes))
-        if run.call_on_rank_0(lambda: parts) != parts:
-            text = f"rank {run.rank} has other parameters than rank 0, or the same in another order"
-            raise RunError(f"policy.network: {text}: expected a fixed order of layers, such as that of a list")
-    if library == "jax":
-        jax_setup.use_cache(run.call_on_rank_0(lambda: jax_setup.prepare_cache(run.directory)))
+    name = Traits.of(policy).compiled_by
+    if not name:
+        return None
+    parts = str(dict(policy.layout.shapes))
+    if run.call_on_rank_0(lambda: parts) != parts:
+        text = f"rank {run.rank} has other parameters than rank 0, or the same in another order"
+        raise RunError(f"policy.network: {text}: expected a fixed order of layers, such as that of a list")
+    library = backend(name)
+    library.use_cache(run)
     return library
+
+
+def _compiled_for(policy: Policy) -> dict[str, Any]:
+    """Return the device and the size of calls for which a policy is compiled, if its backend says so."""
+    traits = Traits.of(policy)
+    info = backend(traits.compiled_by).compilation_info() if traits.compiled_by else {}
+    return {"compiled_for": {**info, "candidates_per_call": traits.candidates_per_call}} if info else {}
 
 
 def statistics_state(statistics: Any) -> ProblemState:
@@ -414,11 +419,8 @@ class PolicyTrajectories(ProblemDefaults):
         _open_library(self.policy, run)
 
     def environment_info(self) -> Mapping[str, Any]:
-        """Return the device and the size of calls for which JAX compiles the policy, if it does."""
-        if getattr(self.policy, "compiled_by", None) != "jax":
-            return {}
-        calls = {"candidates_per_call": getattr(self.policy, "candidates_per_call", 1)}
-        return {"compiled_for": {**jax_setup.compilation_info(), **calls}}
+        """Return the device and the size of calls for which the policy is compiled, if it is."""
+        return _compiled_for(self.policy)
 
     def play(self, actor: Actor, batch: Batch, poll: Poll) -> Outcome:
         """Play the episodes of all jobs."""

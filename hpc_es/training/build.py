@@ -27,6 +27,7 @@ from hpc_es.core.keys import Keys
 from hpc_es.core.paths import current_directory
 from hpc_es.core.policy import Actor, Policy
 from hpc_es.core.population import Layout, Noise, unperturbed
+from hpc_es.devices.backend import backend
 from hpc_es.devices.decision import current_decision, decide, forget
 from hpc_es.mpi.world import World
 from hpc_es.noise.counter import CounterNoise
@@ -49,7 +50,7 @@ from hpc_es.training.compatibility import (
 
 
 def decide_device(config: Config, world: World | None = None) -> None:
-    """Decide on which device TensorFlow or JAX computes; every rank of the world calls this.
+    """Decide on which device a backend or custom code computes; every rank of the world calls this.
 
     Without a world, decide for this process alone unless the same request has been decided, and accept a missing GPU:
     the config is only checked. Raises ConfigError, the same on every rank.
@@ -95,8 +96,9 @@ def require_contracts(config: Config, built: BuiltTask) -> None:
             if config.setup.needs.incumbent != "one":
                 problems.extend(lacking("algorithm.kind", algorithm, KeepsElites))
     policy, request = built.policy, device_request(config)
-    has_tensorflow = request is not None and request.library == "tensorflow"  # which the run sets up later
-    if policy is not None and is_user_kind(config.policy.kind) and not has_tensorflow:
+    library = None if request is None else request.library
+    waits = library is not None and backend(library).waits_for_run
+    if policy is not None and is_user_kind(config.policy.kind) and not waits:
         actor: Actor | None = None
         with contextlib.suppress(Exception):  # which `--check` reports, and otherwise the run
             theta = np.zeros(policy.layout.size, np.float32)

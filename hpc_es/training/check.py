@@ -34,7 +34,7 @@ from hpc_es.core.paths import absolute
 from hpc_es.core.policy import Policy
 from hpc_es.core.population import Layout, unperturbed
 from hpc_es.core.rank_output import say_error
-from hpc_es.devices import jax_setup
+from hpc_es.devices.decision import can_compute
 from hpc_es.policies.network import NetworkPolicy
 from hpc_es.tasks.episodes.infos import LONGEST, random_episode
 from hpc_es.tasks.episodes.returned_values import reset_values
@@ -43,11 +43,11 @@ from hpc_es.training.budget import budget_warning
 from hpc_es.training.build import cutting_of, preflight, unit_of
 from hpc_es.training.chunking import idle_warning
 from hpc_es.training.compatibility import (
+    algorithm_waits,
     device_warnings,
     evaluates_factors,
     factorisation_of,
     rounding_warnings,
-    uses_tensorflow,
 )
 from hpc_es.training.init_from import apply_optimizer, mismatches
 from hpc_es.training.sizes import with_sizes
@@ -89,7 +89,7 @@ def check(config: Config, ranks: int | None = None, output: Path | None = None, 
             if state is not None and config.policy.init_optimizer:
                 apply_optimizer(state, source)
     is_custom = policy is not None and (is_user_kind(config.policy.kind) or config.policy.kind == "network")
-    if policy is not None and is_custom and not config.setup.offers.compiled and not jax_setup.only_traces():
+    if policy is not None and is_custom and not config.setup.offers.compiled and can_compute():
         with problems.collect():
             _check_act(config, task, policy)
     if call and config.task.kind == "function":
@@ -182,8 +182,8 @@ def _check_space(config: Config, state: State, directory: Path) -> None:
 
 
 def _initial(config: Config, problem: AnyProblem) -> State | None:
-    """Return the first state, without a noise table; None for custom algorithms and those that need TensorFlow."""
-    if uses_tensorflow(config) or is_user_kind(config.algorithm.kind):
+    """Return the first state, without a noise table; None for custom algorithms and those that only a run builds."""
+    if algorithm_waits(config) or is_user_kind(config.algorithm.kind):
         return None
     unit = problem.chunk_size or unit_of(config)
     algorithm: AnyAlgorithm = build_kind("algorithms", config.algorithm, problem, None, Keys(config.seed), unit)

@@ -25,7 +25,7 @@ from hpc_es.mpi.scheduler import evaluators
 from hpc_es.mpi.world import World
 from hpc_es.training.build import Parts, cutting_of, unit_of
 from hpc_es.training.chunk_sizes import CHUNK_BYTES, FIRST_JOBS, Cut, StepCosts, best_cut, evenly, first_cut_at_once
-from hpc_es.training.compatibility import uses_tensorflow, vectors
+from hpc_es.training.compatibility import algorithm_waits, vectors
 
 USUAL = USUAL_CHUNK  # jobs of a chunk; batching more of them hardly speeds a policy up
 SMALLEST_USUAL = 4  # jobs of a chunk at the end of a round
@@ -393,7 +393,7 @@ def _unit(config: Config, problem: Problem) -> int:
 def jobs_of_generation(config: Config, problem: Problem) -> int:
     """Return the number of training jobs of the first round before a run is built."""
     unit = _unit(config, problem)
-    if uses_tensorflow(config):  # the algorithm is not built, as that would import it
+    if algorithm_waits(config):  # the algorithm is not built, as that would use its library
         jobs = config.setup.needs.jobs or 0
     else:
         algorithm = build_kind("algorithms", config.algorithm, problem, None, Keys(config.seed), unit)

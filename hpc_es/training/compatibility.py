@@ -16,7 +16,7 @@ from hpc_es.algorithms.common.strategy import Strategy
 from hpc_es.config.registry import is_user_kind, kinds, module
 from hpc_es.config.schema import Config
 from hpc_es.core.data import Box
-from hpc_es.core.declarations import Searched
+from hpc_es.core.declarations import NUMPY, Searched, ignored_backend
 from hpc_es.core.errors import ConfigError, ConfigProblem, missing_text
 from hpc_es.core.interfaces import (
     Algorithm,
@@ -31,8 +31,8 @@ from hpc_es.core.interfaces import (
 )
 from hpc_es.core.policy import Policy
 from hpc_es.core.population import Factorisation, Layout, Noise
-from hpc_es.devices import jax_setup
-from hpc_es.devices.decision import DeviceRequest, Library
+from hpc_es.devices.backend import Backend, backend
+from hpc_es.devices.decision import DeviceRequest
 from hpc_es.noise import NoiseOptions
 
 
@@ -57,9 +57,18 @@ def evaluates_factors(config: Config, problem: Problem) -> bool:
     return isinstance(problem, EvaluatesFactors) and config.setup.needs.max_rank > 1
 
 
-def uses_tensorflow(config: Config) -> bool:
-    """Return whether the algorithm itself uses TensorFlow."""
-    return config.setup.needs.tensorflow and config.setup.computes.backend != "jax"
+def algorithm_backend(config: Config) -> Backend | None:
+    """Return the backend with which the algorithm computes updates, None if it uses NumPy."""
+    backends, own = config.setup.needs.backends, config.setup.computes.backend
+    if not backends:
+        return None
+    return backend(own if own in backends else backends[0])
+
+
+def algorithm_waits(config: Config) -> bool:
+    """Return whether only the run may build the algorithm, because it uses a backend that waits for the run."""
+    found = algorithm_backend(config)
+    return found is not None and found.waits_for_run
 
 
 def require_gradient(config: Config, name: str) -> None:
@@ -71,19 +80,21 @@ def require_gradient(config: Config, name: str) -> None:
 
 
 def device_request(config: Config) -> DeviceRequest | None:
-    """Return the device that the config requests; None if neither TensorFlow nor JAX computes."""
-    backend, offers = config.setup.computes.backend, config.setup.offers
-    library: Library
-    if offers.compiled or backend == "jax":
-        library = "jax"
-    elif backend == "tensorflow" or uses_tensorflow(config):
-        library = "tensorflow"
+    """Return the device that the config requests; None if only NumPy computes."""
+    setup, offers = config.setup, config.setup.offers
+    if offers.compiled:
+        library: Backend | None = backend(offers.compiler)
     else:
+        library = backend(setup.computes.backend)
+        library = library if library.has_device else algorithm_backend(config)
+    is_custom = setup.needs.device or offers.device or setup.computes.device
+    if library is None and not is_custom:
         return None
+    name = None if library is None else library.name
     if offers.platform is None:
-        return DeviceRequest(library, config.device, config.mpi.ranks_per_gpu, "device")
+        return DeviceRequest(name, config.device, config.mpi.ranks_per_gpu, "device", is_custom)
     platform = cast(Literal["cpu", "gpu"], offers.platform.value)
-    return DeviceRequest(library, platform, config.mpi.ranks_per_gpu, offers.platform.key)
+    return DeviceRequest(name, platform, config.mpi.ranks_per_gpu, offers.platform.key, is_custom)
 
 
 # Checks of the config alone. Each yields (key, text).
@@ -168,40 +179,45 @@ def device_mismatches(config: Config) -> Iterator[ConfigProblem]:
         text = f"is gpu, but the task {config.task.kind!r}"
         computes = config.setup.computes
         text += f" and the policy {config.policy.kind!r} (backend: {computes.backend})" if computes.backends else ""
-        remedy = "policy.backend: tensorflow, task.kind: jax_episodes or model, or device: auto"
+        remedy = "policy.backend: tensorflow, task.kind: jax_episodes or model, task.uses_gpu: true of a function or "
+        remedy += "command whose own code uses a GPU, or device: auto"
         yield "device", f"{text} compute with NumPy on the CPU: expected {remedy}"
 
 
 def device_warnings(config: Config) -> Iterator[str]:
-    """Yield a warning if a GPU is requested, for which JAX is not installed here: the config may be for a cluster."""
+    """Yield a warning if a GPU is requested that the installed library does not support: it may on the cluster."""
     request = device_request(config)
-    needs_jax = request is not None and request.library == "jax" and request.device == "gpu"
-    if request is not None and needs_jax and not missing_text("jax") and not jax_setup.has_cuda():
+    if request is None or request.library is None or request.device != "gpu":
+        return
+    library = backend(request.library)
+    if not library.missing() and not library.has_gpu_build():
         yield (
-            f"{request.key} is gpu, but JAX is installed here without CUDA support: where the job runs, it needs "
-            f"pip install 'hpc_es[jax-cuda]', or {request.key}: cpu"
+            f"{request.key} is gpu, but {library.title} is installed here without CUDA support: where the job runs, it "
+            f"needs pip install 'hpc_es[{library.cuda_extra}]', or {request.key}: cpu"
         )
 
 
 def missing_for_policy(config: Config) -> Iterator[ConfigProblem]:
     """Yield a problem if the backend of the policy is not installed."""
-    backend, backends = config.setup.computes.backend, config.setup.computes.backends
-    if backend != "numpy" and (missing := missing_text(backend)):
-        other = ", or choose numpy" if "numpy" in backends else ""
-        yield "policy.backend", f"is {backend}, which needs {missing}{other}"
+    computes = config.setup.computes
+    if missing := backend(computes.backend).missing():
+        other = f", or choose {NUMPY}" if NUMPY in computes.backends else ""
+        yield "policy.backend", f"is {computes.backend}, which needs {missing}{other}"
 
 
 def missing_for_algorithm(config: Config) -> Iterator[ConfigProblem]:
     """Yield a problem if a package that the algorithm needs is not installed."""
-    algorithm = config.algorithm.kind
-    if uses_tensorflow(config) and (tensorflow := missing_text("tensorflow")):
-        yield "algorithm.kind", f"{algorithm} needs {tensorflow}"
+    library = algorithm_backend(config)
+    is_reported = library is not None and library.name == config.setup.computes.backend
+    if library is not None and not is_reported and (missing := library.missing()):
+        yield "algorithm.kind", f"{config.algorithm.kind} needs {missing}"
 
 
 def missing_for_task(config: Config) -> Iterator[ConfigProblem]:
     """Yield a problem if a package that the task needs is not installed."""
-    if config.setup.offers.compiled and (text := missing_text("jax")):
-        yield "task.kind", f"is {config.task.kind}, which needs {text}"
+    offers = config.setup.offers
+    if offers.compiled and (missing := backend(offers.compiler).missing()):
+        yield "task.kind", f"is {config.task.kind}, which needs {missing}"
 
 
 def missing_for_report(config: Config) -> Iterator[ConfigProblem]:
@@ -367,10 +383,10 @@ def policy_option_mismatches(config: Config, task: Task, policy: Policy | None) 
         if not isinstance(actions, Box):
             text = f"is {policy.action_noise_std:g}, but noise cannot be added to actions {actions}: remove it"
             yield "policy.action_noise_std", text
-    computes = config.setup.computes
-    if config.setup.offers.compiled and computes.backend == "tensorflow" and "numpy" not in computes.backends:
-        text = f"is tensorflow, but the task {config.task.kind} compiles policies in JAX: expected jax"
-        yield "policy.backend", text
+    computes, offers = config.setup.computes, config.setup.offers
+    if (ignored := ignored_backend(computes, offers)) and NUMPY not in computes.backends:
+        text = f"is {ignored}, but the task {config.task.kind} compiles policies in {backend(offers.compiler).title}"
+        yield "policy.backend", f"{text}: expected {offers.compiler}"
     interval = config.report.export_interval
     if not interval:
         return

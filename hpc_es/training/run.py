@@ -29,7 +29,8 @@ from hpc_es.core.machine import keep_freed_memory, stepping_differences
 from hpc_es.core.paths import kept_directory
 from hpc_es.core.quiet import quiet_stderr
 from hpc_es.core.rank_output import RankLog, announce
-from hpc_es.devices.decision import NAMES, current_decision
+from hpc_es.devices.backend import backend
+from hpc_es.devices.decision import current_decision
 from hpc_es.mpi.guard import Signals
 from hpc_es.mpi.world import Regroup, RestartFromCheckpoint, World
 from hpc_es.training.build import BuiltTask, Parts, build_parts, build_task, preflight
@@ -214,10 +215,13 @@ def start_run(world: World, signals: Signals, config: Config, request: RunReques
 
 
 def announce_library() -> None:
-    """Say that JAX or TensorFlow starts, if it computes and has not been imported yet: that takes seconds."""
+    """Say that the library that computes starts, if it has not been imported yet: that takes seconds."""
     decision = current_decision()
-    if decision is not None and decision.request.library not in sys.modules:
-        announce(f"starting {NAMES[decision.request.library]}, and compiling what it computes")
+    if decision is None or decision.request.library is None:
+        return
+    library = backend(decision.request.library)
+    if library.package not in sys.modules:
+        announce(f"starting {library.title}, and compiling what it computes")
 
 
 def build_run(world: World, config: Config, request: RunRequest, built: BuiltTask | None) -> Parts:

@@ -162,3 +162,66 @@ def test_more_ranks_than_gpus_are_refused_before_training(option: str, gpus: Clu
     text = "mpi.ranks_per_gpu: is 1: expected at most 1 rank per GPU, found 3 ranks and 2 GPUs on n1: start at most 2"
     assert f"hpc_es: {text}" in done.stderr, str(done)
     assert not run.exists()
+
+
+# A task of the user that names no library: each rank prints what it sees, where it would import PyTorch.
+OWN_TASK = """
+import os
+
+import numpy as np
+
+from hpc_es.extend import Layout, Offers, Outcome, VectorProblemDefaults, VectorTask, option, options, row_dtype
+
+
+class Sum(VectorProblemDefaults):
+    cutting = "free"
+    layout = Layout({"x": (2,)})
+
+    def initial(self, rng):
+        return np.ones(2)
+
+    def evaluate(self, population, jobs, carried, poll):
+        rows = np.zeros(len(jobs), row_dtype())
+        rows["return_"] = population.stacked().sum(axis=1)
+        return Outcome(rows)
+
+
+class Task:
+    OFFERS = Offers(problems=("vectors",), any_chunks=True, device=True)
+
+    @options
+    class Options:
+        kind: str = option("this class", "own_gpu_task:Task")
+
+    @staticmethod
+    def build(options, repetition=0):
+        line = f"rank {os.environ['SLURM_PROCID']} {os.uname().nodename} sees {os.environ['CUDA_VISIBLE_DEVICES']}"
+        os.write(1, f"{line}\\n".encode())
+        return VectorTask("sum", lambda keys: Sum())
+"""
+OWN_CONFIG = """
+task: {kind: "own_gpu_task:Task"}
+device: gpu
+algorithm: {kind: snes, population_size: 8}
+noise: {kind: counter}
+stop: {generations: 1}
+report: {plot_interval_seconds: 0}
+"""
+
+
+@pytest.mark.parametrize("options", ["--gpus-per-node=2", "--gpus-per-task=1", "--gpus-per-node=2 --gpu-bind=single:1"])
+def test_code_that_names_no_library_sees_the_gpu_of_its_rank(options: str, gpus: Cluster) -> None:
+    directory = gpus.shared / re.sub(r"\W+", "_", f"own_{options}")
+    directory.mkdir()
+    (directory / "own_gpu_task.py").write_text(OWN_TASK)
+    (directory / "own.yaml").write_text(OWN_CONFIG)
+    arguments = ("-m", "hpc_es.main", str(directory / "own.yaml"), "--output", str(directory / "run"))
+    done = finished(step(gpus, 4, arguments, "-N2", "--ntasks-per-node=2", *options.split()))
+    (log,) = [line for line in (done.stdout + done.stderr).splitlines() if "custom code computes on GPUs" in line]
+    assert re.search(r"0=n1:(\d+).*  1=n1:(?!\1)\d+.*  2=n2:(\d+).*  3=n2:(?!\2)\d+", log), log
+    seen = [line.split() for line in rank_lines(done)]
+    assert [(rank, host) for _, rank, host, *_ in seen] == [("0", "n1"), ("1", "n1"), ("2", "n2"), ("3", "n2")]
+    visible = [line[-1] for line in seen]
+    assert all(gpu.isdecimal() for gpu in visible), seen
+    if options == "--gpus-per-node=2":  # otherwise the numbers may start at 0 in each rank
+        assert visible == ["0", "1", "0", "1"], seen

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from hpc_es.backends.jax import Jax
 from hpc_es.config.loading import validate
 from hpc_es.config.registry import module
 from hpc_es.core.data import CORRECT, SIGN_RETURN, Column, row_dtype
@@ -17,7 +18,6 @@ from hpc_es.devices import jax_setup
 from hpc_es.devices.decision import DeviceRequest
 from hpc_es.mpi.world import World
 from hpc_es.programs.task import Programs
-from hpc_es.training import compatibility
 from hpc_es.training.build import build_parts, build_task, cutting_of
 from hpc_es.training.compatibility import device_mismatches, device_request, device_warnings
 
@@ -108,7 +108,7 @@ def test_gpu_is_refused_if_numpy_computes() -> None:
     ((key, text),) = _problems({"task": {"env_id": "CartPole-v1"}, "device": "gpu"})
     assert key == "device"
     assert text.startswith("is gpu, but the task 'episodes' and the policy 'mlp' (backend: numpy) compute with NumPy")
-    assert text.endswith("expected policy.backend: tensorflow, task.kind: jax_episodes or model, or device: auto")
+    assert "expected policy.backend: tensorflow, task.kind: jax_episodes or model, task.uses_gpu: true of a" in text
 
 
 def test_gpu_is_accepted_if_tensorflow_computes() -> None:
@@ -123,7 +123,7 @@ def test_gpu_for_which_jax_is_not_installed_here_is_a_warning(
 ) -> None:
     """The config may be for a cluster, whose script is written here."""
     monkeypatch.setattr(jax_setup, "has_cuda", lambda: has_cuda)
-    monkeypatch.setattr(compatibility, "missing_text", lambda *_: "")
+    monkeypatch.setattr(Jax, "missing", lambda _: "")
     task = {"kind": "jax_episodes", "env_id": "gymnax:CartPole-v1"}
     assert not _problems({"task": task, "device": device})
     warnings = list(device_warnings(validate({"task": task, "device": device})))

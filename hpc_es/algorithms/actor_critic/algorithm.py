@@ -195,7 +195,7 @@ def _policy_misfits(options: Options, problem: TrajectoryProblem) -> Iterator[tu
 NEEDS = Needs(
     searches="trajectories",
     policy="lstm",
-    tensorflow=True,
+    backends=("tensorflow", "jax"),  # the keys of DIFFERENTIATED, whose module is not imported here
     gradients=True,
     columns=(EPISODE_LENGTH,),
     stochastic=True,

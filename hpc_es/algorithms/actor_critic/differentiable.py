@@ -7,7 +7,7 @@ loss is defined in `loss.py`. Graphs are compiled once for each architecture.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 
 import numpy as np
@@ -27,11 +27,8 @@ from hpc_es.policies.networks.tensorflow_networks import DifferentiableNetwork
 def differentiable(policy: Policy) -> DifferentiablePolicy | None:
     """Return a policy with its value function; None if the actor-critic cannot differentiate it."""
     if isinstance(policy, NetworkPolicy):
-        if policy.network.backend == "tensorflow":
-            return TensorFlowPolicy(policy.network)
-        from hpc_es.algorithms.actor_critic.jax_gradient import JaxPolicy, value_network
-
-        return JaxPolicy(value_network(policy.network))
+        by_backend = DIFFERENTIATED.get(policy.network.backend)
+        return None if by_backend is None else by_backend(policy.network)
     network: DifferentiableNetwork | None = DifferentiableNetwork.of(policy)
     return None if network is None else GraphPolicy(network)
 
@@ -377,3 +374,16 @@ class TensorFlowPolicy:
         _, _, kept = tf.while_loop(lambda t, *_: t < steps, following, state, maximum_iterations=steps)
         outputs = kept.stack()
         return outputs[..., :-1], outputs[..., -1]
+
+
+def _in_jax(network: Network) -> DifferentiablePolicy:
+    from hpc_es.algorithms.actor_critic.jax_gradient import JaxPolicy, value_network
+
+    return JaxPolicy(value_network(network))
+
+
+# The backends whose networks have a gradient; the first one also computes that of `mlp` and `lstm`.
+DIFFERENTIATED: Mapping[str, Callable[[Network], DifferentiablePolicy]] = {
+    "tensorflow": TensorFlowPolicy,
+    "jax": _in_jax,
+}

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from hpc_es.config.options import Count, Limits, NonNegative, PathText, option, options, unused
 from hpc_es.core.data import Array, Float32, Normaliser
-from hpc_es.core.declarations import Computes, Setting
+from hpc_es.core.declarations import NUMPY, Computes, Setting
 from hpc_es.core.population import Layout, Population
+from hpc_es.policies.networks.backend import backends_of
 from hpc_es.policies.networks.heads import ActionBounds, ActionHead, normalise
 from hpc_es.policies.networks.layers import LowRankProduct
+
+BACKENDS = (NUMPY, *backends_of("mlp"))
+if TYPE_CHECKING:
+    BackendName = str
+else:
+    BackendName = Literal[BACKENDS]
 
 
 @options
@@ -64,7 +71,7 @@ class Options(PolicyOptions):
     """`policy:` of the kinds that are implemented in NumPy and TensorFlow; each overrides `hidden_dims`."""
 
     hidden_dims: tuple[Count, ...] = option("number of units of each hidden layer")
-    backend: Literal["numpy", "tensorflow"] = option("library that computes the actions", "numpy")
+    backend: BackendName = option("library that computes the actions", NUMPY)
     candidates_per_call: Count = option(
         "number of candidates that TensorFlow computes together; results depend on it, not on chunks or ranks", 16
     )
@@ -77,7 +84,7 @@ class Options(PolicyOptions):
     def warnings(self) -> Iterator[tuple[str, str]]:
         """Yield (key, text) for each option that has no effect."""
         yield from super().warnings()
-        if self.backend == "numpy":
+        if self.backend == NUMPY:
             yield from unused(self, ("candidates_per_call",), "backend is numpy")
         else:
             yield from unused(self, ("low_rank_product",), f"backend is {self.backend}")
@@ -88,11 +95,11 @@ def computes(options: Options) -> Computes:
     by_matrix = options.low_rank_product == "matrix"
     return Computes(
         backend=options.backend,
-        backends=("numpy", "tensorflow"),
+        backends=BACKENDS,
         any_chunks=not by_matrix,
         low_rank_only=Setting("policy.low_rank_product", "matrix") if by_matrix else None,
         own_calls=("candidates_per_call",),
-        in_numpy={"backend": "numpy"},
+        in_numpy={"backend": NUMPY},
     )
 
 

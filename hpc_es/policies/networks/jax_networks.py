@@ -40,7 +40,6 @@ from hpc_es.policies.networks.network import (
     KEY,
     ONE_OBSERVATION,
     STATISTICS,
-    Backend,
     Network,
     array_text,
     require_deterministic,
@@ -74,7 +73,7 @@ class TreeFunctions:
 class TreeNetwork:
     """A `Network` of functions of a tree."""
 
-    backend: Backend = "jax"
+    backend = "jax"
 
     def __init__(self, functions: TreeFunctions, name: str) -> None:
         """Raise ConfigError if a parameter is not floating-point; `name` is the builder's name in messages."""

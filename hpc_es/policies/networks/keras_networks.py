@@ -20,7 +20,6 @@ from hpc_es.core.population import Layout
 from hpc_es.policies.networks.network import (
     KEY,
     STATISTICS,
-    Backend,
     array_text,
     require_parameters,
     stochastic_error,
@@ -42,7 +41,7 @@ class KerasNetwork:
         """
         import keras
 
-        self.backend: Backend = keras.backend.backend()
+        self.backend: str = keras.backend.backend()
         self._build, self._name, self._observations = build, name, observations
         self._model = self._with_variables(model)
         _refuse_state(self._model, name, frozen)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
-from typing import Literal, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -17,8 +17,6 @@ from hpc_es.core.data import Array, Float32, ObservationSpec
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.policy import Tree
 from hpc_es.core.population import Layout
-
-Backend = Literal["jax", "tensorflow"]
 
 KEY = "policy.network"
 ONE_OBSERVATION = "expected a function of one observation, without a batch axis, that returns the outputs"
@@ -37,8 +35,8 @@ class Network(Protocol):
         ...
 
     @property
-    def backend(self) -> Backend:
-        """Library that traces `apply`."""
+    def backend(self) -> str:
+        """The backend that traces `apply`."""
         ...
 
     def initial(self, rng: np.random.Generator) -> Float32:

@@ -28,7 +28,7 @@ from hpc_es.policies.networks.layers import (
     lstm_step,
     tensorflow_activation,
 )
-from hpc_es.policies.networks.network import Backend, Network
+from hpc_es.policies.networks.network import Network
 
 
 @functools.cache
@@ -235,7 +235,7 @@ def compiled_for(tf: ModuleType, function: Callable[..., Tensor], *arguments: Te
 class TensorFlowMLP:
     """The network of `mlp` in TensorFlow; its outputs agree with those of `MLPActor` to about 1e-6."""
 
-    backend: Backend = "tensorflow"
+    backend = "tensorflow"
 
     def __init__(
         self, policy: Policy, names: Sequence[str], activation: str, normalisation: Normalisation = "none"
@@ -258,7 +258,7 @@ class TensorFlowMLP:
 class TensorFlowLSTM:
     """The network of `lstm` in TensorFlow; its outputs agree with those of `LSTMActor` to about 1e-6."""
 
-    backend: Backend = "tensorflow"
+    backend = "tensorflow"
 
     def __init__(self, policy: Policy, hidden_dims: Sequence[int]) -> None:
         """Keep the number of units of each layer; `policy` has the layout and the initial parameters."""

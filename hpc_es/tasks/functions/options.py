@@ -303,6 +303,11 @@ class SearchOptions(QuantityOptions):
     record_evaluations: bool = option(
         "whether all vectors and their values are written to evaluations.csv", True, may_change=True
     )
+    uses_gpu: bool = option(
+        "whether evaluations use a GPU with a library of their own, such as PyTorch: each rank then sees one GPU only, "
+        "or none with device: cpu",
+        False,
+    )
     journal: Mode = option(
         "whether evaluations of an interrupted generation are kept for restarts; auto: if one takes more than 0.01 s",
         "auto",
@@ -488,6 +493,7 @@ def offers_of_search(offers: Offers, options: SearchOptions) -> Offers:
         )
     return replace(
         offers,
+        device=options.uses_gpu,
         goal=options.ranked_goal,
         close_at=options.close_at,
         closes=closes,

@@ -106,7 +106,7 @@ def test_all_actors_of_a_policy_share_a_compiled_call() -> None:
     network = policy("tensorflow", "box", hidden=(3,))
     for rows in (2, 40, 1):
         network.bind(perturbed(network.layout.size, rows), None).act(observations(rows))
-    call: Any = network._tensorflow_call
+    call: Any = network._call
     assert call._step.experimental_get_tracing_count() == 1
 
 

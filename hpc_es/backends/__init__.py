@@ -1,0 +1,1 @@
+"""The libraries that compute policies and tasks, one file each: see `devices/backend.py`."""
