@@ -6,10 +6,9 @@ Policies: `policy = load_policy("runs/demo"); action = policy(observation)`; mod
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
@@ -38,7 +37,7 @@ from hpc_es.core.keys import Keys
 from hpc_es.core.paths import argument
 from hpc_es.core.policy import DIVERGED, Actor, Policy, ReferencePolicy
 from hpc_es.core.population import unperturbed
-from hpc_es.storage.checkpoint import Snapshot, load
+from hpc_es.storage.checkpoint import Snapshot, damage_named, load
 from hpc_es.storage.checkpoint_directory import BEST, find
 from hpc_es.storage.results import require_run
 from hpc_es.storage.status import final_evaluation, is_surpassed
@@ -212,31 +211,20 @@ def check_snapshot(path: Path, snapshot: Snapshot, trust: Consent) -> Decision:
     A decision of rank 0, or an earlier one, holds for the checkpoints that it was made for, not for what takes their
     place.
     """
-    with _damage_named(path):
+    with damage_named(path):
         checked = fingerprint(snapshot.config_text, snapshot.provenance)
         if not isinstance(trust, Decision):
             decided = decide(path, plain_data(snapshot.config_text), snapshot.provenance, trust)
             trust = replace(decided, checked=frozenset([checked]))
         elif checked not in trust.checked:
             raise UserError(f"{path} was replaced by a checkpoint with other code after it was checked: start again")
-    trust.apply()
+        trust.apply()
     return trust
 
 
 def _parsed(path: Path, snapshot: Snapshot) -> Config:
-    with _damage_named(path):
+    with damage_named(path):
         return parse_resolved(snapshot.config_text)
-
-
-@contextlib.contextmanager
-def _damage_named(path: Path) -> Iterator[None]:
-    """Raise CheckpointError for what the config of a checkpoint raises if its values have types that no run writes."""
-    try:
-        yield
-    except UserError:
-        raise
-    except READING as error:
-        raise CheckpointError(f"{path}: its config is damaged: {unreadable_reason(error)}") from error
 
 
 def _better(path: Path, snapshot: Snapshot) -> tuple[Path, Snapshot]:

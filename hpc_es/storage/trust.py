@@ -31,7 +31,7 @@ from hpc_es.config.source_code import MAIN, code_files, is_in_main, is_installed
 from hpc_es.core.data import ConfigData, JsonObject
 from hpc_es.core.errors import UserError, visible
 from hpc_es.core.ownership import stranger
-from hpc_es.storage.checkpoint import load
+from hpc_es.storage.checkpoint import damage_named, load
 from hpc_es.storage.checkpoint_directory import DIRECTORY, all_full
 from hpc_es.storage.trust_store import Store
 
@@ -335,5 +335,6 @@ def find_checkpoint_code(path: Path) -> list[Code]:
     with user_code.undone_if_refused():
         for file in all_full(path):
             snapshot = load(file)
-            found.append(_located(file, plain_data(snapshot.config_text), snapshot.provenance))
+            with damage_named(file):
+                found.append(_located(file, plain_data(snapshot.config_text), snapshot.provenance))
     return found
