@@ -33,7 +33,7 @@ from typing import (
 
 from hpc_es.config import registry
 from hpc_es.core.data import ConfigData, dataclass
-from hpc_es.core.errors import ConfigError, ConfigProblem, as_yaml, join
+from hpc_es.core.errors import ConfigError, ConfigProblem, as_yaml, found_text, join
 from hpc_es.core.paths import expanded
 
 if TYPE_CHECKING:  # neither is needed by a rank other than 0
@@ -239,6 +239,12 @@ def fits(hint: Hint, value: object) -> bool:
     else:
         result = isinstance(value, Mapping) or not dataclasses.is_dataclass(hint)
     return result
+
+
+def require_fit(hint: Hint, value: object, name: str) -> None:
+    """Raise TypeError if plain data are not what a hint says."""
+    if not fits(hint, value):
+        raise TypeError(f"{name}: expected {describe(hint)}, found {found_text(value)}")
 
 
 def is_path(hint: Hint) -> bool:

@@ -24,19 +24,18 @@ from hpc_es.config.options import (
     Hint,
     Options,
     OptionsClass,
-    describe,
     field_hints,
-    fits,
     item_hint,
     kinds_mark,
     options_class,
+    require_fit,
     union_members,
 )
 from hpc_es.config.registry import Package, find, is_user_kind
 from hpc_es.config.schema import USUAL_CHUNK, Config
 from hpc_es.config.source_code import source_hash
 from hpc_es.core.data import ConfigData
-from hpc_es.core.errors import ConfigError, found_text
+from hpc_es.core.errors import ConfigError
 from hpc_es.core.run_files import parse_json
 
 
@@ -117,8 +116,8 @@ def _build_fields(cls: OptionsClass, data: ConfigData) -> ConfigData:
     hints = field_hints(cls)
     fields = {field.name: field for field in dataclasses.fields(cls)}
     for name, value in data.items():
-        if name in fields and not fits(hints[name], value) and not _is_default(fields[name], value):
-            raise TypeError(f"{name}: expected {describe(hints[name])}, found {found_text(value)}")
+        if name in fields and not _is_default(fields[name], value):
+            require_fit(hints[name], value, name)
     return {name: _build(hints.get(name, object), value) for name, value in data.items()}
 
 

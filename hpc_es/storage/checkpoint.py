@@ -54,7 +54,7 @@ from urllib.parse import quote, unquote
 import h5py
 import numpy as np
 
-from hpc_es.config.options import describe, fits
+from hpc_es.config.options import require_fit
 from hpc_es.core.array_files import MOST_COMPRESSION
 from hpc_es.core.data import Array, Arrays, JsonObject, Rows, State, aligned_empty
 from hpc_es.core.errors import READING, CheckpointError, UserError, unreadable_reason
@@ -458,13 +458,13 @@ def _snapshot(file: h5py.File) -> Snapshot:
 
 
 def _require_types(fields: JsonObject) -> None:
-    """Raise ValueError for a field that no run writes: a checkpoint may come from somebody else."""
+    """Raise ValueError or TypeError for a field that no run writes: a checkpoint may come from somebody else."""
     for name, value in fields.items():
         if not isinstance(value, dict):
             raise ValueError(f"expected {name} to be an object, found {type(value).__name__}")
     for name, hint in _PROVENANCE.items():
-        if name in (provenance := fields["provenance"]) and not fits(hint, provenance[name]):
-            raise ValueError(f"expected provenance.{name} to be {describe(hint)}")
+        if name in (provenance := fields["provenance"]):
+            require_fit(hint, provenance[name], name)
 
 
 def _best_rows(file: h5py.File) -> Rows | None:
