@@ -22,7 +22,7 @@ from hpc_es.config.registry import policy_builder, within_config_directory
 from hpc_es.config.resolved import completed, named_user_kinds, parse_resolved, plain_data
 from hpc_es.config.schema import Config
 from hpc_es.core.closing import close
-from hpc_es.core.data import Array, Arrays, Discrete, Float32, Normaliser, Spaces, not_finite_text
+from hpc_es.core.data import Array, Arrays, Discrete, Float32, Normaliser, Spaces, form_of, not_finite_text
 from hpc_es.core.errors import (
     READING,
     CheckpointError,
@@ -120,6 +120,9 @@ class StoredPolicy:
         if policy.layout.size != self.theta.size:
             sizes = f"it has {self.theta.size} parameters, but its config describes a policy with {policy.layout.size}"
             raise CheckpointError(f"{self.path}: {sizes}; has the environment changed since the training?")
+        if (normaliser := self.normaliser) and normaliser[0].size != (size := spaces.observations.statistics):
+            sizes = f"it has statistics of {normaliser[0].size} observations, but its environment has {size}"
+            raise CheckpointError(f"{self.path}: {sizes}; has the environment changed since the training?")
         if isinstance(policy, ReferencePolicy) and policy.reference_frames:
             if self.reference is None:
                 text = "expected the SHA-256 of the reference observations of the training run, found none"
@@ -195,6 +198,9 @@ def stored_policy(path: Path, snapshot: Snapshot, which: Which) -> StoredPolicy:
     if which == "best":
         assert snapshot.best is not None
         generation, shared = snapshot.best.generation, snapshot.best.shared
+    for name in ("theta", "observation_mean", "observation_std"):
+        if name in shared and (shared[name].ndim != 1 or shared[name].dtype.kind != "f"):
+            raise CheckpointError(f"{path}: expected {name} to be a vector of floats, found {form_of(shared[name])}")
     if wrong := not_finite(shared):
         text = f"{path}: expected finite observation statistics, found {wrong} with infinity or NaN, from an infinite"
         raise CheckpointError(f"{text} observation in training: use an earlier checkpoint of the run")
