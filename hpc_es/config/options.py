@@ -12,6 +12,7 @@ import dataclasses
 import json
 import operator
 import re
+import sys
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -25,6 +26,7 @@ from typing import (
     TypeAlias,
     TypeVar,
     Union,
+    cast,
     get_args,
     get_origin,
     get_type_hints,
@@ -32,7 +34,7 @@ from typing import (
 
 from hpc_es.config import registry
 from hpc_es.core.data import ConfigData, dataclass
-from hpc_es.core.errors import ConfigError, ConfigProblem, as_yaml, join
+from hpc_es.core.errors import ConfigError, ConfigProblem, as_yaml, found_text, join
 from hpc_es.core.paths import expanded
 
 if TYPE_CHECKING:  # neither is needed by a rank other than 0
@@ -70,6 +72,13 @@ class Limits:
 
         classes = {"ge": Ge, "gt": Gt, "le": Le, "lt": Lt, "min_length": MinLen}
         return (cls(limit) for name, cls in classes.items() if (limit := getattr(self, name)) is not None)
+
+    def allow(self, value: Any) -> bool:
+        """Return whether a number, text or list is within the limits."""
+        if self.min_length is not None:
+            return len(value) >= self.min_length
+        above = (self.ge is None or value >= self.ge) and (self.gt is None or value > self.gt)
+        return above and (self.le is None or value <= self.le) and (self.lt is None or value < self.lt)
 
 
 class IsPath:
@@ -204,6 +213,39 @@ def item_hint(hint: Hint, part: int | str = 0) -> Hint:
     if origin is tuple and args[-1] is not Ellipsis:
         return args[part] if isinstance(part, int) and part < len(args) else None
     return args[1] if origin in MAPPINGS else args[0]
+
+
+def fits(hint: Hint, value: object) -> bool:
+    """Return whether plain data are what a hint says, as those of a config that was valid are.
+
+    This needs no pydantic. Types that only pydantic knows, as custom kinds may have them, are not checked.
+    """
+    origin, args = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        result = fits(args[0], value) and all(mark.allow(value) for mark in args[1:] if isinstance(mark, Limits))
+    elif origin in {Union, types.UnionType}:
+        result = any(fits(member, value) for member in args)
+    elif origin is Literal:
+        result = any(type(value) is type(choice) and value == choice for choice in args)
+    elif origin in LISTS:
+        result = isinstance(value, list) and all(fits(item_hint(hint, index), item) for index, item in enumerate(value))
+    elif origin in MAPPINGS:
+        result = isinstance(value, Mapping) and all(fits(args[1], item) for item in value.values())
+    elif hint is float:
+        result = type(value) in (int, float) and abs(cast(float, value)) <= sys.float_info.max
+    elif hint in (int, bool, type(None)):
+        result = type(value) is hint
+    elif hint in (str, Path):
+        result = isinstance(value, str) and "\0" not in value
+    else:
+        result = isinstance(value, Mapping) or not dataclasses.is_dataclass(hint)
+    return result
+
+
+def require_fit(hint: Hint, value: object, name: str) -> None:
+    """Raise TypeError if plain data are not what a hint says."""
+    if not fits(hint, value):
+        raise TypeError(f"{name}: expected {describe(hint)}, found {found_text(value)}")
 
 
 def is_path(hint: Hint) -> bool:

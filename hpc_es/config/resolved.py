@@ -28,6 +28,7 @@ from hpc_es.config.options import (
     item_hint,
     kinds_mark,
     options_class,
+    require_fit,
     union_members,
 )
 from hpc_es.config.registry import Package, find, is_user_kind
@@ -105,23 +106,37 @@ def _damaged(error: Exception) -> ConfigError:
 def rebuilt(data: ConfigData) -> Config:
     """Return the config of resolved data; a key that an earlier version did not have gets its default.
 
-    Raises TypeError, ValueError, AttributeError, KeyError or ConfigError for anything else.
+    Raises TypeError, ValueError, AttributeError, KeyError or ConfigError for anything else, such as values of types
+    that no valid config has.
     """
     return Config(**_build_fields(Config, data))
 
 
 def _build_fields(cls: OptionsClass, data: ConfigData) -> ConfigData:
     hints = field_hints(cls)
+    fields = {field.name: field for field in dataclasses.fields(cls)}
+    for name, value in data.items():
+        if name in fields and not _is_default(fields[name], value):
+            require_fit(hints[name], value, name)
     return {name: _build(hints.get(name, object), value) for name, value in data.items()}
+
+
+def _is_default(field: dataclasses.Field[Any], value: object) -> bool:
+    """Return whether a value is the default, to which the author of a custom kind may have given another type."""
+    made = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+    default = _plain(made, lambda field, value: True)
+    return type(value) is type(default) and value == default
 
 
 def _build(hint: Hint, value: Any) -> object:
     """Return a value converted to its type hint: mappings to dataclasses, lists to tuples."""
     kind, cls, member = kinds_mark(hint), options_class(hint), union_members(hint)[0]
-    if value is None:
+    if value is None and (kind is None or kind.optional):
         return None
     if kind:
-        cls = registry.module(kind.package, value["kind"]).Options
+        chosen = registry.module(kind.package, value["kind"]).Options  # custom kinds may have any type of `kind`
+        rest = _build_fields(chosen, {name: item for name, item in value.items() if name != "kind"})
+        return chosen(kind=value["kind"], **rest)
     if cls:
         return cls(**_build_fields(cls, value))
     if isinstance(value, dict) and get_origin(member) in MAPPINGS:
@@ -129,9 +144,8 @@ def _build(hint: Hint, value: Any) -> object:
     if isinstance(value, list) and get_origin(member) in LISTS:
         items = (_build(item_hint(hint, index), item) for index, item in enumerate(value))
         return tuple(items) if get_origin(member) is tuple else list(items)
-    if isinstance(value, str) and Path in (types := union_members(hint)) and str not in types:
-        return Path(value)
-    return value
+    is_path = isinstance(value, str) and Path in (types := union_members(hint)) and str not in types
+    return Path(value) if is_path else value
 
 
 def identity(config: Config) -> ConfigData:

@@ -12,7 +12,6 @@ import hashlib
 import inspect
 import os
 import pkgutil
-import re
 import sys
 from collections.abc import Iterable, Iterator
 from importlib.machinery import ModuleSpec, PathFinder, all_suffixes
@@ -54,7 +53,7 @@ def is_installed(kind: str) -> bool:
     """Return whether a module belongs to Python or to an installed distribution."""
     spec = _module_spec(kind)
     if spec is None or spec.origin is None or not spec.has_location:
-        return re.split("[.:]", kind)[0] in sys.stdlib_module_names
+        return spec is not None and spec.origin in ("built-in", "frozen")
     return is_installed_in(str(Path(spec.origin).parent))
 
 

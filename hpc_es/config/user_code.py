@@ -2,8 +2,8 @@
 
 The directories are appended to sys.path, so that no file there replaces a library that is installed; the libraries of
 hpc_es are not looked for there even if they are missing. A module there is compiled from its source, whatever compiled
-file lies beside it: what runs is what `config.source_code` hashes. If the files that may run are known, as for a run of
-somebody else (`storage.trust`), a module is compared with them before it is executed.
+file lies beside it: what runs is what `config.source_code` hashes. If only some files may run (`Limits`), as for a run
+of somebody else (`storage.trust`), each is checked before it is executed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import io
 import os
 import stat
 import sys
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from importlib.machinery import (
     BYTECODE_SUFFIXES,
     EXTENSION_SUFFIXES,
@@ -31,6 +32,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 
 from hpc_es.core.errors import UserError
+from hpc_es.core.ownership import stranger
 from hpc_es.core.paths import current_directory
 
 RUN_MARKS = ("checkpoints/*.h5", "checkpoint_*.h5", "trials.json", "repetition_*/config.yaml")
@@ -44,7 +46,27 @@ _INSTALLED = ("site-packages", "dist-packages")
 
 MOST_SOURCE, MOST_COMPILED = 1 << 24, 1 << 29  # bytes of a file of code
 
-_directories: dict[str, Collection[str] | None] = {}  # and the `file_key` of the files that may run there; None: all
+
+@dataclass(frozen=True)
+class Limits:
+    """Which files may run: those with these keys (`file_key`), and maybe those that nobody else may have written."""
+
+    keys: frozenset[str] = frozenset()
+    own: bool = False
+
+    def refusal(self, path: str, digest: str) -> str:
+        """Return why a file with this SHA-256 may not run; "" if it may."""
+        if file_key(path, digest) in self.keys:
+            return ""
+        reason = stranger(Path(path)) if self.own else ""
+        if self.own and not reason:
+            return ""
+        return f"is not among its trusted files{reason and f', and somebody else may have written it ({reason})'}"
+
+
+NOTHING = Limits()
+
+_directories: dict[str, Limits | None] = {}  # and what may run there; None: all files
 _current: list[str] = []  # the directories of the last call
 _appended: set[str] = set()  # to sys.path
 _executed: dict[str, str] = {}  # SHA-256 of the files that were imported from there
@@ -90,13 +112,13 @@ def import_from(directories: Iterable[str]) -> None:
     _install()
 
 
-def import_only(allowed: Collection[str] | None) -> None:
-    """Let only files with these keys (`file_key`) run that are imported from the present directories; None: all files.
+def import_only(limits: Limits | None) -> None:
+    """Let only these files run that are imported from the present directories; None: all files.
 
     What the user has put on sys.path stays as it is.
     """
     added = [directory for directory in _current if directory in _appended or directory not in sys.path]
-    _directories.update(dict.fromkeys(added, allowed))
+    _directories.update(dict.fromkeys(added, limits))
 
 
 @contextlib.contextmanager
@@ -181,8 +203,8 @@ def _owner(directory: str) -> str | None:
     return None if owner is None or _is_within(directory, _PACKAGE) or is_installed_in(directory) else owner
 
 
-def _limits(directory: str) -> Collection[str] | None:
-    """Return the keys of the files that may run in this directory; None: all, as where the user has put it."""
+def _limits(directory: str) -> Limits | None:
+    """Return which files may run in this directory; None: all, as where the user has put it."""
     owner = _owner(directory)
     if owner is None:
         return None
@@ -213,7 +235,7 @@ class _Finder(FileFinder):
 
     def find_spec(self, fullname: str, target: ModuleType | None = None) -> ModuleSpec | None:
         is_library = fullname in LIBRARIES or fullname in sys.stdlib_module_names
-        if self.path in _appended and (is_library or _limits(self.path) == frozenset()):  # nothing there may run
+        if self.path in _appended and (is_library or _limits(self.path) == NOTHING):
             return None
         return super().find_spec(fullname, target)
 
@@ -240,13 +262,12 @@ def read_code(path: Path | str) -> bytes:
 
 
 def _require_allowed(path: str, content: bytes) -> None:
-    """Raise UserError if this file is in a directory of which only other files may run."""
-    allowed, digest = _limits(str(Path(path).parent)), hashlib.sha256(content).hexdigest()
-    if allowed is None or file_key(path, digest) in allowed:
-        _executed[path] = digest
-    else:
-        text = f"code of a run that is not trusted would import {path}, which is not among its trusted files"
+    """Raise UserError if only other files may run in the directory of this one."""
+    limits, digest = _limits(str(Path(path).parent)), hashlib.sha256(content).hexdigest()
+    if limits is not None and (refusal := limits.refusal(path, digest)):
+        text = f"code of a run would import {path}, which {refusal}"
         raise UserError(f"{text}: read it, and run hpc-es trust {path}, or give --trust (trust=True)")
+    _executed[path] = digest
 
 
 class _SourceLoader(SourceFileLoader):

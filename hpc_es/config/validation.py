@@ -205,7 +205,7 @@ def _value(hint: Hint, value: Json, key: str, problems: SchemaProblems) -> objec
     try:
         adapter = TypeAdapter(cast(OptionsClass, hint), config=ConfigDict(strict=True, allow_inf_nan=False))
         valid: object = adapter.validate_json(json.dumps(_whole_numbers(hint, value)))
-        wrong = list(_wrong_paths(hint, value, key))
+        wrong = list(_wrong_texts(hint, value, key))
         problems += wrong
         return _WRONG if wrong else valid
     except ValidationError as error:
@@ -226,19 +226,24 @@ def _whole_numbers(hint: Hint, value: Json) -> Json:
     return value
 
 
-def _wrong_paths(hint: Hint, value: Json, key: str) -> Iterator[ConfigProblem]:
-    """Yield the paths in a value that have a variable which is not set; they are replaced when they are used."""
-    if isinstance(value, str) and is_path(hint):
+def _wrong_texts(hint: Hint, value: Json, key: str) -> Iterator[ConfigProblem]:
+    """Yield the texts in a value that no program and no file system takes, and the paths that cannot be replaced.
+
+    The variables of paths are replaced when they are used.
+    """
+    if isinstance(value, str) and "\0" in value:
+        yield key, f"expected text without NUL bytes, found {found_text(value)}"
+    elif isinstance(value, str) and is_path(hint):
         try:
             expanded(value)
         except ValueError as error:
             yield key, str(error)
     elif isinstance(value, list):
         for index, item in enumerate(value):
-            yield from _wrong_paths(item_hint(hint, index), item, f"{key}[{index}]")
+            yield from _wrong_texts(item_hint(hint, index), item, f"{key}[{index}]")
     elif isinstance(value, Mapping):
         for name, item in value.items():
-            yield from _wrong_paths(item_hint(hint), item, join(key, name))
+            yield from _wrong_texts(item_hint(hint), item, join(key, name))
 
 
 def _locate(hint: Hint, value: Any, key: str, location: Sequence[int | str]) -> tuple[Hint, Json, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import stat
 from collections.abc import Iterator
@@ -20,19 +21,6 @@ def stranger(path: Path) -> str:
         if reason := _stranger_in(item):
             return reason
     return ""
-
-
-def open_to_others(directory: Path) -> bool:
-    """Return whether another user may add files to a directory, or may have added some."""
-    try:
-        status = directory.stat()
-    except OSError:
-        return True
-    # Of a sticky directory `stranger` says that nobody may replace what is in it.
-    may_add = status.st_mode & stat.S_IWOTH or (
-        status.st_mode & stat.S_IWGRP and not _is_private(status.st_gid, directory)
-    )
-    return bool(may_add or stranger(directory))
 
 
 def _visited(path: Path) -> Iterator[Path]:
@@ -93,5 +81,13 @@ def _is_private(group: int, path: Path) -> bool:
         has_list = ACCESS_LIST in os.listxattr(path)
     except (KeyError, OSError):
         return False
-    names = {*entry.gr_mem, entry.gr_name}
-    return user.pw_gid == group and names == {user.pw_name} and not has_list
+    is_his = user.pw_gid == group and {*entry.gr_mem, entry.gr_name} == {user.pw_name}
+    return is_his and not has_list and _users_with(group) <= {user.pw_uid}
+
+
+@functools.cache
+def _users_with(group: int) -> frozenset[int]:
+    """Return the users whose first group this is, as far as the system lists its users."""
+    import pwd
+
+    return frozenset(user.pw_uid for user in pwd.getpwall() if user.pw_gid == group)

@@ -16,13 +16,15 @@ from functools import lru_cache
 from itertools import combinations
 from pathlib import Path
 from statistics import fmean
+from typing import Annotated
 
 import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
 
+from hpc_es.config.options import Hint, Limits, require_fit
 from hpc_es.config.resolved import plain_data
-from hpc_es.core.errors import ConfigError, UserError
+from hpc_es.core.errors import ConfigError, UserError, unreadable_reason
 from hpc_es.core.plain import spreadsheet_cell
 from hpc_es.core.run_files import LARGEST_CONFIG, exists, read_text
 from hpc_es.programs.coding_cases import COUNT, TASKS, Case
@@ -30,6 +32,15 @@ from hpc_es.programs.coding_tasks import PAPER, CodingTask, make_task
 from hpc_es.report.plot import STYLE, SUFFIXES
 from hpc_es.storage import results
 from hpc_es.storage.files import written
+
+_Whole = Annotated[int, Limits(ge=0, lt=2**63)]
+_ROW: Mapping[str, Hint] = {  # the types of what a table needs of a result, which may come from somebody else
+    **dict.fromkeys(("name", "task", "best_program", "code_solution"), str),
+    **dict.fromkeys(("seed", "repetition", "repetitions", "npe"), _Whole),
+    **dict.fromkeys(("success", "best_correct"), bool),
+    "best_reward": float | None,
+    "budget": Mapping[str, float | None],
+}
 
 
 @dataclass(frozen=True)
@@ -172,6 +183,13 @@ def _program_results(directory: Path) -> Iterator[tuple[Path, results.Result, Se
     program_results = [(run_dir, row) for run_dir, rows in rows_by_directory.items() for row in rows if "npe" in row]
     if not program_results:
         raise UserError(f"{directory}: expected finished searches for programs, found none")
+    for run_dir, row in program_results:
+        try:
+            for name, hint in _ROW.items():
+                require_fit(hint, row[name], name)
+        except (KeyError, TypeError) as error:
+            text = f"expected results of a search for programs: {unreadable_reason(error)}"
+            raise UserError(f"{run_dir}: {text}") from error
     cycles = {run_dir: _cycle(run_dir) for run_dir in dict.fromkeys(run_dir for run_dir, _ in program_results)}
     yield from ((run_dir, row, cycles[run_dir]) for run_dir, row in program_results)
 

@@ -24,7 +24,10 @@ Element = ElementTree.Element
 Content = Element | str
 COLORS = 8  # of lines, --line-0 to --line-7 in page.css
 MISSING = "–"
-_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")  # not allowed in HTML
+# What HTML does not allow, line ends other than \n, and what reverses the direction of the text around it.
+_CONTROL = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
+)
 
 
 def element(tag: str, *content: Content | None, **attributes: str | None) -> Element:
@@ -201,7 +204,7 @@ def chart(
         box = element("input", type="checkbox", checked="", data_group=str(color))
         legend.append(element("li", element("label", box, swatch(color), group), element("output")))
     keys = "Drag to zoom, double-click to reset. Keyboard: arrows move, + and - zoom, 0 resets."
-    json_text = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    json_text = json.dumps(data, separators=(",", ":"), allow_nan=False, ensure_ascii=False)  # without escapes of them
     canvas = element(
         "div",
         class_="plot",

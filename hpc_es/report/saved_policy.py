@@ -6,10 +6,9 @@ Policies: `policy = load_policy("runs/demo"); action = policy(observation)`; mod
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, get_args
@@ -23,7 +22,7 @@ from hpc_es.config.registry import policy_builder, within_config_directory
 from hpc_es.config.resolved import completed, named_user_kinds, parse_resolved, plain_data
 from hpc_es.config.schema import Config
 from hpc_es.core.closing import close
-from hpc_es.core.data import Array, Arrays, Discrete, Float32, Normaliser, Spaces, State, not_finite_text
+from hpc_es.core.data import Array, Arrays, Discrete, Float32, Normaliser, Spaces, State, form_of, not_finite_text
 from hpc_es.core.errors import (
     READING,
     CheckpointError,
@@ -38,7 +37,7 @@ from hpc_es.core.keys import Keys
 from hpc_es.core.paths import argument
 from hpc_es.core.policy import DIVERGED, Actor, Policy, ReferencePolicy
 from hpc_es.core.population import unperturbed
-from hpc_es.storage.checkpoint import Snapshot, load
+from hpc_es.storage.checkpoint import Snapshot, damage_named, load
 from hpc_es.storage.checkpoint_directory import BEST, find
 from hpc_es.storage.members import read_member
 from hpc_es.storage.results import require_run
@@ -122,6 +121,9 @@ class StoredPolicy:
             policy: Policy = build(with_paths(options, "policy"), spaces)
         if policy.layout.size != self.theta.size:
             sizes = f"it has {self.theta.size} parameters, but its config describes a policy with {policy.layout.size}"
+            raise CheckpointError(f"{self.path}: {sizes}; has the environment changed since the training?")
+        if (normaliser := self.normaliser) and normaliser[0].size != (size := spaces.observations.statistics):
+            sizes = f"it has statistics of {normaliser[0].size} observations, but its environment has {size}"
             raise CheckpointError(f"{self.path}: {sizes}; has the environment changed since the training?")
         if isinstance(policy, ReferencePolicy) and policy.reference_frames:
             if self.reference is None:
@@ -214,6 +216,9 @@ def stored_policy(path: Path, snapshot: Snapshot, which: Selected) -> StoredPoli
     if which == "best":
         assert snapshot.best is not None
         generation, shared = snapshot.best.generation, snapshot.best.shared
+    for name in ("theta", "observation_mean", "observation_std"):
+        if name in shared and (shared[name].ndim != 1 or shared[name].dtype.kind != "f"):
+            raise CheckpointError(f"{path}: expected {name} to be a vector of floats, found {form_of(shared[name])}")
     if wrong := not_finite(shared):
         text = f"{path}: expected finite observation statistics, found {wrong} with infinity or NaN, from an infinite"
         raise CheckpointError(f"{text} observation in training: use an earlier checkpoint of the run")
@@ -230,31 +235,20 @@ def check_snapshot(path: Path, snapshot: Snapshot, trust: Consent) -> Decision:
     A decision of rank 0, or an earlier one, holds for the checkpoints that it was made for, not for what takes their
     place.
     """
-    with _damage_named(path):
+    with damage_named(path):
         checked = fingerprint(snapshot.config_text, snapshot.provenance)
         if not isinstance(trust, Decision):
             decided = decide(path, plain_data(snapshot.config_text), snapshot.provenance, trust)
             trust = replace(decided, checked=frozenset([checked]))
         elif checked not in trust.checked:
             raise UserError(f"{path} was replaced by a checkpoint with other code after it was checked: start again")
-    trust.apply()
+        trust.apply()
     return trust
 
 
 def _parsed(path: Path, snapshot: Snapshot) -> Config:
-    with _damage_named(path):
+    with damage_named(path):
         return parse_resolved(snapshot.config_text)
-
-
-@contextlib.contextmanager
-def _damage_named(path: Path) -> Iterator[None]:
-    """Raise CheckpointError for what the config of a checkpoint raises if its values have types that no run writes."""
-    try:
-        yield
-    except UserError:
-        raise
-    except READING as error:
-        raise CheckpointError(f"{path}: its config is damaged: {unreadable_reason(error)}") from error
 
 
 def _better(path: Path, snapshot: Snapshot) -> tuple[Path, Snapshot]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import secrets
+import socket
 import sys
 from collections.abc import Callable, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -35,17 +37,20 @@ def version_of(directories: Sequence[Path]) -> str:
 
 # The name localhost may mean ::1, where another user of the machine can listen at the same port.
 ADDRESS = "127.0.0.1"
+MOST_UNKNOWN = 64  # connections whose clients have not named the word
 
 
 class WatchServer(ThreadingHTTPServer):
     """Serves the page at `url`, to clients on this machine only; all other paths are not found."""
 
     daemon_threads = True
+    request_queue_size = 128  # connections that wait to be accepted
 
     def __init__(self, write: Callable[[str], str], directories: Sequence[Path], port: int = 0) -> None:
         self.token = secrets.token_urlsafe(12)
         self._write, self._directories = write, directories
         self._lock, self._cached = Lock(), ("", b"")
+        self._unknown: dict[socket.socket, None] = {}  # the oldest first
         try:
             super().__init__((ADDRESS, port), _Handler)
         except (OSError, OverflowError) as error:
@@ -68,6 +73,21 @@ class WatchServer(ThreadingHTTPServer):
         """Return the version of the files."""
         return version_of(self._directories).encode()
 
+    def begin(self, connection: socket.socket) -> None:
+        """Add a connection; of too many whose clients have not named the word, the oldest is ended.
+
+        Other users of the machine could otherwise hold all connections that a process may have.
+        """
+        self._unknown[connection] = None
+        if len(unknown := [*self._unknown]) > MOST_UNKNOWN:
+            self.know(unknown[0])
+            with contextlib.suppress(OSError):  # the client has gone
+                unknown[0].shutdown(socket.SHUT_RDWR)
+
+    def know(self, connection: socket.socket) -> None:
+        """Keep a connection whose client has named the word, or that ends."""
+        self._unknown.pop(connection, None)
+
     def handle_error(self, request: object, client_address: object) -> None:
         """Keep the terminal quiet: a client may leave at any time."""
 
@@ -76,8 +96,18 @@ class _Handler(BaseHTTPRequestHandler):
     server: WatchServer
     timeout = 10.0  # seconds, of a client that sends nothing
 
+    def setup(self) -> None:
+        super().setup()
+        self.server.begin(self.connection)
+
+    def finish(self) -> None:
+        self.server.know(self.connection)
+        super().finish()
+
     def do_GET(self) -> None:
         root = f"/{self.server.token}/"
+        if self.path.startswith(root):
+            self.server.know(self.connection)
         try:
             if self.path == root:
                 self._send(200, "text/html; charset=utf-8", self.server.page())

@@ -54,9 +54,10 @@ from urllib.parse import quote, unquote
 import h5py
 import numpy as np
 
+from hpc_es.config.options import require_fit
 from hpc_es.core.array_files import MOST_COMPRESSION
 from hpc_es.core.data import Array, Arrays, JsonObject, Rows, State, aligned_empty
-from hpc_es.core.errors import READING, CheckpointError
+from hpc_es.core.errors import READING, CheckpointError, UserError, unreadable_reason
 from hpc_es.core.run_files import open_file
 from hpc_es.storage import files
 from hpc_es.storage.files import json_text
@@ -73,6 +74,15 @@ LARGE_BYTES = 1 << 26  # of arrays, from which HDF5 writes into the file itself 
 _INCREMENT_FIELDS = ("base", "base_sha256", "theta_sha256", "state_sha256")
 _LEARNED_FROM, _FINAL = "learned_from", "final"
 _JSON_FIELDS = ("counters", "triggers", "identity", "file_lengths", "provenance")
+_TEXTS = Mapping[str, str]
+_PROVENANCE = {  # the types of some of its values
+    "sources": _TEXTS,
+    "import_paths": list[str],
+    "versions": _TEXTS,
+    "loggers": _TEXTS,
+    "earlier_software": list[_TEXTS],
+    "earlier_sources": Mapping[str, list[str]],
+}
 
 
 class DamagedError(CheckpointError):
@@ -259,6 +269,17 @@ def load(path: Path) -> Snapshot:
     return replace(snapshot, state=full.state, best=full.best if same_best else snapshot.best)
 
 
+@contextlib.contextmanager
+def damage_named(path: Path) -> Iterator[None]:
+    """Raise CheckpointError for what the config of a checkpoint raises if its values have types that no run writes."""
+    try:
+        yield
+    except UserError:
+        raise
+    except READING as error:
+        raise CheckpointError(f"{path}: its config is damaged: {unreadable_reason(error)}") from error
+
+
 def is_full(path: Path) -> bool:
     """Return whether a checkpoint contains the state, according to its header; True if it cannot be read."""
     with contextlib.suppress(OSError), open_file(path) as file:
@@ -437,16 +458,13 @@ def _snapshot(file: h5py.File) -> Snapshot:
 
 
 def _require_types(fields: JsonObject) -> None:
-    """Raise ValueError for a field that no run writes: a checkpoint may come from somebody else."""
+    """Raise ValueError or TypeError for a field that no run writes: a checkpoint may come from somebody else."""
     for name, value in fields.items():
         if not isinstance(value, dict):
             raise ValueError(f"expected {name} to be an object, found {type(value).__name__}")
-    provenance = fields["provenance"]
-    sources, paths = provenance.get("sources", {}), provenance.get("import_paths", [])
-    if not isinstance(sources, dict) or not all(isinstance(text, str) for text in sources.values()):
-        raise ValueError("expected provenance.sources to be texts by name")
-    if not isinstance(paths, list) or not all(isinstance(text, str) for text in paths):
-        raise ValueError("expected provenance.import_paths to be a list of texts")
+    for name, hint in _PROVENANCE.items():
+        if name in (provenance := fields["provenance"]):
+            require_fit(hint, provenance[name], name)
 
 
 def _best_rows(file: h5py.File) -> Rows | None:

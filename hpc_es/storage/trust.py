@@ -7,7 +7,8 @@ A run that names no custom code is opened without question. Otherwise one of the
 - the code is that of the training, in the directories of the training, and nobody but this user and root can have
   written the checkpoint and the code.
 
-With code from the store, nothing is imported but files whose digests are there.
+With code from the store, nothing is imported but files whose digests are there; in the last case also other files that
+nobody else can have written.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ from hpc_es.config.resolved import Hashes, plain_data, sources
 from hpc_es.config.source_code import MAIN, code_files, is_in_main, is_installed, source_hash, source_path
 from hpc_es.core.data import ConfigData, JsonObject
 from hpc_es.core.errors import UserError, visible
-from hpc_es.core.ownership import open_to_others, stranger
-from hpc_es.storage.checkpoint import load
+from hpc_es.core.ownership import stranger
+from hpc_es.storage.checkpoint import damage_named, load
 from hpc_es.storage.checkpoint_directory import DIRECTORY, all_full
 from hpc_es.storage.trust_store import Store
 
@@ -40,28 +41,28 @@ _NAME = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_<][\w.<>/-]*", re.ASCII)
 
 @dataclass(frozen=True)
 class Decision:
-    """What may be imported for a run, as rank 0 has decided: directories, and keys of files there (None: all)."""
+    """What may be imported for a run, as rank 0 has decided: directories, and which files there (None: all)."""
 
     directories: tuple[str, ...] = ()
-    allowed: frozenset[str] | None = None
+    limits: user_code.Limits | None = None
     checked: frozenset[str] = frozenset()  # of the checkpoints for which it was made, the results of `fingerprint`
 
     def apply(self) -> None:
         """Make the code importable in this process, within these limits."""
         if self.directories:
             user_code.import_from(self.directories)
-            user_code.import_only(self.allowed)
+            user_code.import_only(self.limits)
 
     def message(self) -> JsonObject:
         """Return the decision for the other ranks."""
-        allowed = None if self.allowed is None else sorted(self.allowed)
-        return {"directories": list(self.directories), "allowed": allowed, "checked": sorted(self.checked)}
+        limits = self.limits and {"keys": sorted(self.limits.keys), "own": self.limits.own}
+        return {"directories": list(self.directories), "limits": limits, "checked": sorted(self.checked)}
 
     @classmethod
     def from_message(cls, message: JsonObject) -> Decision:
         """Return what `message` returned on rank 0."""
-        allowed = None if message["allowed"] is None else frozenset(message["allowed"])
-        return cls(tuple(message["directories"]), allowed, frozenset(message["checked"]))
+        limits = message["limits"] and user_code.Limits(frozenset(message["limits"]["keys"]), message["limits"]["own"])
+        return cls(tuple(message["directories"]), limits, frozenset(message["checked"]))
 
 
 Consent: TypeAlias = bool | Decision  # whether the user trusts the code, or what rank 0 has decided
@@ -168,16 +169,15 @@ def decide(path: Path, data: ConfigData, provenance: ConfigData, trusted: bool) 
         return Decision(directories)
 
     known = Store.of_user().digests()
-    only_known = Decision(directories, known | code.keys)
     if code.digest in known:
-        return only_known
+        return Decision(directories, user_code.Limits(known | code.keys))
 
     _require_unchanged(path, code)
     others = filter(None, map(stranger, code.files))
     if reason := outsider or next(others, "") or _elsewhere(code, _absolute_paths(provenance)):
         raise UserError("\n".join(_untrusted_lines(path, reason, code)))
-    # Where others may add files, an optional import of a library could find one.
-    return only_known if any(open_to_others(Path(directory)) for directory in directories) else Decision(directories)
+    # Others may add files to one of the directories, or to a folder in it, which an import could find.
+    return Decision(directories, user_code.Limits(known | code.keys, own=True))
 
 
 def _names_code(data: ConfigData, provenance: ConfigData) -> bool:
@@ -207,18 +207,20 @@ def combined(decisions: Iterable[Decision]) -> Decision:
     """Return what may be imported for any of several checkpoints of a run."""
     several = [*decisions]
     directories = tuple(dict.fromkeys(directory for one in several for directory in one.directories))
-    limits = [one.allowed for one in several if one.directories]
+    limits = [one.limits for one in several if one.directories]
     checked = frozenset[str]().union(*(one.checked for one in several))
-    if None in limits or not limits:
+    known = [one for one in limits if one is not None]
+    if len(known) < len(limits) or not limits:
         return Decision(directories, None, checked)
-    return Decision(directories, frozenset().union(*filter(None, limits)), checked)
+    keys = frozenset[str]().union(*(one.keys for one in known))
+    return Decision(directories, user_code.Limits(keys, any(one.own for one in known)), checked)
 
 
 def _without(data: ConfigData) -> Decision:
     """Return the decision that nothing beside a config of somebody else may be imported."""
     mine = {str(Path.cwd()), *user_code.import_directories()}
     foreign = tuple(directory for directory in _directory_of(data) if directory not in mine)
-    return Decision(foreign, frozenset()) if foreign else Decision()
+    return Decision(foreign, user_code.NOTHING) if foreign else Decision()
 
 
 def _require_unchanged(path: Path, code: Code) -> None:
@@ -333,5 +335,6 @@ def find_checkpoint_code(path: Path) -> list[Code]:
     with user_code.undone_if_refused():
         for file in all_full(path):
             snapshot = load(file)
-            found.append(_located(file, plain_data(snapshot.config_text), snapshot.provenance))
+            with damage_named(file):
+                found.append(_located(file, plain_data(snapshot.config_text), snapshot.provenance))
     return found

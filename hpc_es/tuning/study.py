@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import optuna
@@ -20,9 +21,9 @@ from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.trial import TrialState
 
 from hpc_es.api.optuna_sampler import Sampler
-from hpc_es.core.errors import InUseError
+from hpc_es.core.errors import READING, InUseError, UserError, unreadable_reason
 from hpc_es.core.keys import Keys, Purpose
-from hpc_es.core.run_files import open_file
+from hpc_es.core.run_files import UnusualFileError, open_file
 from hpc_es.storage.files import writing
 from hpc_es.storage.run_lock import RunLock
 from hpc_es.tuning.plan import SamplerName
@@ -30,6 +31,7 @@ from hpc_es.tuning.space import Hyperparameters, Space, SpaceEntry, Value, Value
 from hpc_es.tuning.trials import COMPLETE, OVER, PRUNED, Trial, holding, lock
 
 JOURNAL = "study.journal"
+LARGEST_JOURNAL = 1 << 30  # bytes, which are read into memory
 STEPS = 20  # points of the budget at which trials are compared
 FIRST_STEP = 4  # at which a trial may be pruned
 FINISHED_FIRST = 5  # trials that must finish before any is pruned
@@ -70,7 +72,7 @@ class Study:
         self._cma_es = Sampler(distributions, seed=seed) if sampler == "cma_es" else None
         backend = JournalFileBackend(str(directory / JOURNAL), lock_obj=JournalLock(directory))
         pruner = optuna.pruners.MedianPruner(FINISHED_FIRST, FIRST_STEP)
-        with holding(lock(directory, "choice")):
+        with holding(lock(directory, "choice")), _damage_named(directory / JOURNAL):
             self._study = optuna.create_study(
                 storage=JournalStorage(backend),
                 study_name="tuning",
@@ -158,6 +160,22 @@ class Study:
         sign = -1.0 if record.get("goal") == "minimise" else 1.0  # the study maximises
         value = sign * record["objective"] if state == TrialState.COMPLETE else None
         self._study.tell(trial.number, value, state, skip_if_finished=True)
+
+
+@contextlib.contextmanager
+def _damage_named(journal: Path) -> Iterator[None]:
+    """Raise an error in one line for a journal that is too large, and for lines in it that are not of Optuna."""
+    if journal.exists():
+        with open_file(journal) as file:
+            if (size := file.seek(0, os.SEEK_END)) > LARGEST_JOURNAL:
+                raise UnusualFileError(journal, f"has {size:,} bytes, more than {LARGEST_JOURNAL:,}")
+    try:
+        yield
+    except (*READING, AssertionError) as error:
+        if isinstance(error, OSError):
+            raise
+        text = f"{journal}: expected a journal of Optuna, but it cannot be read: {unreadable_reason(error)}"
+        raise UserError(f"{text}; choose another --output") from error
 
 
 def _distribution(entry: SpaceEntry) -> BaseDistribution:

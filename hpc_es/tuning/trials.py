@@ -15,11 +15,13 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
-from hpc_es.core.data import Json, JsonObject
+from hpc_es.config.options import Hint, Limits, require_fit
+from hpc_es.core.data import ConfigData, Json, JsonObject
 from hpc_es.core.errors import InUseError, UserError
 from hpc_es.core.run_files import count_lines, read_json
 from hpc_es.storage.compare import differences
@@ -167,13 +169,26 @@ GROWTH = {
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
 
+MOST_TRIALS = 1_000_000
+_IDENTITY: Mapping[str, Hint] = {  # the types of what reports need: a table may come from somebody else
+    "search": str,
+    "objective": str | ConfigData,
+    "base": ConfigData,
+    "space": ConfigData,
+    "trials": Annotated[int, Limits(ge=0, le=MOST_TRIALS)],
+}
+
+
 def read_table(directory: Path) -> JsonObject | None:
     """Return the table of a directory (`hash`, `identity` and `trials`), None without one; UserError if damaged."""
     path = directory / TABLE_FILE
     try:
         table = read_json(path)
-        if table["hash"] != digest(table["identity"]) or not isinstance(table["trials"], list):
+        if table["hash"] != digest(table["identity"]):
             raise ValueError("its hash is not that of its content")
+        require_fit(list[ConfigData], table["trials"], "trials")
+        for name, hint in _IDENTITY.items():
+            require_fit(hint, table["identity"][name], name)
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:

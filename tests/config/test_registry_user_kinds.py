@@ -27,7 +27,7 @@ class Options:
     depth: Count = option("how deep")
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        if self.depth > self.width:
+        if self.width and self.depth > self.width:
             yield "depth", "is more than the width"
 
 def build(options, spaces):
@@ -99,6 +99,15 @@ def test_user_kind_is_resolved_rebuilt_and_in_the_identity(own: Callable[..., st
     config = validate({**BASE, "policy": {"kind": kind, "depth": 2}})
     assert parse_resolved(write(config)) == config
     assert identity(config)["policy"] == {"kind": kind, "width": 3, "depth": 2}
+
+
+def test_default_of_a_user_kind_may_have_another_type(own: Callable[..., str]) -> None:
+    """It is not validated when a run starts either."""
+    source = SOURCE.replace('"how wide", 3', '"how wide", None').replace('"how deep"', '"how deep", (1, 2)')
+    kind = f"{own(source)}:Net"
+    config = validate({**BASE, "policy": {"kind": kind}, "name": "x"})
+    assert (config.policy.width, config.policy.depth) == (None, (1, 2))
+    assert parse_resolved(dump_json(config)).policy.width is None
 
 
 def test_options_of_a_user_kind_are_validated_at_once(own: Callable[..., str]) -> None:

@@ -141,6 +141,11 @@ def test_own_module_is_not_installed(root: str, tmp_path: Path) -> None:
     assert not source_code.is_installed(f"{root}_missing:Env")
 
 
+@pytest.mark.parametrize("name", ["msilib", "winreg", "nt"])
+def test_module_of_python_that_is_missing_here_is_not_installed(name: str) -> None:
+    assert name in sys.stdlib_module_names and not source_code.is_installed(f"{name}:Env")
+
+
 # The script or notebook itself.
 
 CELL = "class Env:\n    def step(self):\n        return 1\n\ndef cost(x):\n    return 0\n"

@@ -16,7 +16,7 @@ from hpc_es.config import user_code
 from hpc_es.core.errors import UserError
 sys.path[0] = {first!r}
 user_code.import_from(user_code.importable({other!r}))
-user_code.import_only({allowed!r})
+user_code.import_only(user_code.Limits({allowed!r}))
 for name in ("mine", "theirs"):
     try:
         __import__(name)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import pwd
 from pathlib import Path
 
 import pytest
 
+from hpc_es.core import ownership
 from hpc_es.core.ownership import stranger
 
 
@@ -48,6 +50,23 @@ def test_own_group_is_private_and_another_is_not(file: Path, monkeypatch: pytest
     assert stranger(file) == f"a group may write {file}"
     os.chown(file, 0, 0)  # root's own group has his name
     assert stranger(file) == ""
+
+
+def test_group_that_another_user_has_as_first_group(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    user = pwd.getpwuid(os.geteuid())
+    if stranger_of_group(file) != "" or user.pw_gid != file.stat().st_gid:
+        pytest.skip("this user has no group of his own")
+    other = pwd.struct_passwd(("operator", "x", 12346, user.pw_gid, "", "/", "/bin/sh"))
+    monkeypatch.setattr(pwd, "getpwall", lambda: [user, other])
+    ownership._users_with.cache_clear()
+    assert stranger_of_group(file) == f"a group may write {file}"
+    monkeypatch.undo()
+    ownership._users_with.cache_clear()
+
+
+def stranger_of_group(file: Path) -> str:
+    file.chmod(0o664)
+    return stranger(file)
 
 
 def test_link_of_a_stranger(file: Path, tmp_path: Path) -> None:

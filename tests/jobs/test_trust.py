@@ -286,13 +286,21 @@ def test_best_checkpoint_whose_identity_names_other_code(place: Place, spelling:
         assert "Traceback" not in done.stderr and not (place.ran / "evil").exists(), str(done)
 
 
-def test_directory_where_others_may_add_files_gives_only_known_ones(place: Place) -> None:
-    """A sticky directory, such as /tmp, in the path of a run whose own code is elsewhere."""
+@pytest.mark.parametrize(("name", "mode"), [("optional", 0o1777), ("plugins.optional", 0o777)])
+def test_directory_where_others_may_add_files_gives_only_own_ones(place: Place, name: str, mode: int) -> None:
+    """A sticky directory, such as /tmp, in the path of a run whose own code is elsewhere, and a folder below one."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can give files away")
     open_one = place.root / "open"
-    open_one.mkdir()
-    open_one.chmod(0o1777)
-    (open_one / "optional.py").write_text("import helper\nhelper.ran('optional')\n")
-    optional = "import contextlib\nwith contextlib.suppress(ImportError):\n    __import__('optional')\n"
+    file = open_one / f"{name.replace('.', '/')}.py"
+    file.parent.mkdir(parents=True)
+    file.parent.chmod(mode)
+    file.write_text("import helper\nhelper.ran('optional')\n")
+    os.chown(file, 12001, 12001)
+    (open_one / "mine.py").write_text("import helper\nhelper.ran('mine')\n")
+    optional = (
+        f"import contextlib\nwith contextlib.suppress(ImportError):\n    __import__('mine')\n    __import__({name!r})\n"
+    )
     (place.code / "lines.py").write_text(ENV + optional)
     place.call("train", "line.yaml", "--output", place.root / "other" / "run", cwd=place.code)
     shutil.rmtree(place.run)
@@ -300,8 +308,8 @@ def test_directory_where_others_may_add_files_gives_only_known_ones(place: Place
     place.change(import_paths=[str(place.code), str(open_one)])
     place.forget()
     said = place.call("eval", place.run, "--episodes", "1", status=2).stderr
-    assert f"would import {open_one}/optional.py" in said
-    assert not (place.ran / "optional").exists()
+    assert f"would import {file}" in said and "somebody else may have written it" in said
+    assert not (place.ran / "optional").exists() and (place.ran / "mine").exists()
 
 
 def test_link_of_a_stranger_between_links_is_seen(place: Place) -> None:

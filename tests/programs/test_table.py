@@ -57,6 +57,16 @@ def created(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("npe", "x"), ("npe", 10**400), ("task", float("nan")), ("budget", 3), ("best_program", None), ("success", [])],
+)
+def test_result_of_other_types_is_named(name: str, value: Any, tmp_path: Path) -> None:
+    run(tmp_path / "a", {**row(0, True, 100), name: value})
+    with pytest.raises(UserError, match=f"expected results of a search for programs: TypeError: {name}: expected"):
+        table_module.read_table([tmp_path / "a"])
+
+
 def test_table_of_searches_by_hand(created: Path) -> None:
     """add by ga: 2 of 3, (100 + 1000 + 400) / 3 = 500; reverse is first, as in the paper; others last."""
     assert table_module.table_text(table_module.read_table([created])) == (

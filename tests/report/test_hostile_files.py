@@ -5,6 +5,7 @@ Commands that read runs end within seconds, without a traceback, and show the ot
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import random
@@ -17,6 +18,9 @@ from pathlib import Path
 import pytest
 
 from hpc_es import cli
+from hpc_es.config.resolved import plain_data
+from hpc_es.core.data import JsonObject
+from hpc_es.storage import checkpoint
 from tests.helpers.harness import clean_environment
 from tests.helpers.hostile import mutated
 from tests.helpers.time_limit import time_limit
@@ -147,6 +151,42 @@ def test_damaged_text_files(seed: int, built: Path, runs: Path, capsys: pytest.C
         file.write_bytes(mutated(file.read_bytes(), chosen))
         read_all(capsys, runs, file.parent)
         shutil.copyfile(built / file.relative_to(runs), file)
+
+
+ODD_VALUES = [
+    *(("task", "wrappers", value) for value in (float("inf"), 3, [[1]], {"a": 1})),
+    *(("task", "episode_timeout_seconds", value) for value in ({}, "x", float("nan"))),
+    *(("policy", "hidden_dims", value) for value in ([], {"a": 1}, [[1]])),
+    *(("policy", "kind", None), ("policy", "activation", {}), ("policy", "bias", 10**9)),
+    *(("", "directory", value) for value in ("a\0b", float("inf"), [])),
+    *(("", section, value) for section in ("task", "algorithm") for value in (None, [])),
+    *(
+        ("provenance", name, value)
+        for name in ("sources", "import_paths", "versions")
+        for value in (3, [[1]], {"a": 1})
+    ),
+]
+
+
+@pytest.mark.parametrize(("section", "name", "value"), ODD_VALUES)
+def test_checkpoint_with_values_of_other_types(
+    section: str, name: str, value: object, runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = runs / "es"
+    for path in (run / "checkpoints").glob("*.h5"):
+        old = checkpoint.load(path)
+        if section == "provenance":
+            changed = dataclasses.replace(old, provenance={**old.provenance, name: value})
+        else:
+            data: JsonObject = {**plain_data(old.config_text)}
+            data |= {section: {**data[section], name: value}} if section else {name: value}
+            changed = dataclasses.replace(old, config_text=json.dumps(data))
+        checkpoint.save(path, changed)
+    opened = (["eval", run, "--episodes", "1"], ["export", run, "p.npz"])
+    for command in (*opened, ["trust", "--show", run], ["inspect", run], ["report", runs, "-o", "page.html"]):
+        status, said = called(capsys, *command)
+        assert status or command not in opened
+        assert not status or len(said.splitlines()) == 1
 
 
 @pytest.mark.parametrize("name", ["repetition_", "trials.json", "status.json"])

@@ -34,7 +34,7 @@ from tests.helpers import runs
 from tests.report.test_plot import make
 from tests.tuning.test_report import tuning
 
-HOSTILE = '</script><script>alert(1)</script> & "q" <img src=x onerror=alert(2)> \x1b[31m'
+HOSTILE = '</script><script>alert(1)</script> & "q" <img src=x onerror=alert(2)> \x1b[31m\u202e\u2066\u2028'
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
@@ -224,16 +224,16 @@ def test_texts_of_runs_are_escaped_and_only_the_bundled_scripts_may_run(tmp_path
     status(run, "failed", reason=HOSTILE)
     (run / "log.txt").write_text(HOSTILE)
     FailuresLog(run, keep=False).add(HOSTILE, Failure(HOSTILE, HOSTILE, HOSTILE))
-    text = report_page([tmp_path], HOSTILE)
+    text = report_page([tmp_path], f"\r{HOSTILE}")
     page = Parsed(text)
     assert not [tag for tag, _ in page.tags if tag in {"img", "b"}]
-    assert "\x1b" not in text
+    assert not set("\x1b\u202e\u2066\u2028\r") & {*text} and "\\u202e" not in text
     code = [code for attributes, code in page.scripts if not attributes.get("type")]
     assert len(code) == 2 and not any("alert" in one for one in code)
     policy = next(values["content"] for tag, values in page.tags if tag == "meta" and values.get("http-equiv"))
     assert policy is not None and "default-src 'none'" in policy and policy.count("'sha256-") == 2
     assert "connect-src" not in policy and "unsafe-inline" not in policy.partition("script-src")[2].partition(";")[0]
-    assert HOSTILE.replace("\x1b", "\ufffd") in page.texts["failures"]
+    assert re.sub("[\x1b\u202e\u2066\u2028]", "\ufffd", HOSTILE) in page.texts["failures"]
 
 
 def test_page_refers_to_no_other_file(tmp_path: Path) -> None:

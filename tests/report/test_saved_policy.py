@@ -194,6 +194,24 @@ def test_load_policy_reports_why_a_run_cannot_be_loaded(tmp_path: Path) -> None:
         load_policy(rewritten(run(), tmp_path / "y.h5", ("toys:Survival", "toys:Gone")), trust=True)
 
 
+@pytest.mark.parametrize(
+    ("name", "array", "said"),
+    [
+        ("theta", np.zeros((5, 6), np.float32), r"expected theta to be a vector of floats, found float32\[5, 6\]"),
+        ("theta", np.array([b"a"] * 26), "expected theta to be a vector of floats"),
+        ("theta", np.zeros(26, np.complex64), "expected theta to be a vector of floats"),
+        ("observation_mean", np.zeros((), np.float32), "expected observation_mean to be a vector of floats"),
+        ("observation_mean", np.zeros(7, np.float32), "it has statistics of 7 observations, but its environment has"),
+    ],
+)
+def test_arrays_of_another_form_are_refused(name: str, array: Any, said: str, tmp_path: Path) -> None:
+    old = run(env("Survival"), *NORMALISED)
+    arrays = {**snapshot(old).state.shared, name: array}
+    state = dataclasses.replace(snapshot(old).state, shared=arrays)
+    with pytest.raises(CheckpointError, match=said):
+        load_policy(rewritten(old, tmp_path / "x.h5", state=state), "last", trust=True)
+
+
 def test_checkpoint_without_theta_is_refused(tmp_path: Path) -> None:
     state = dataclasses.replace(snapshot(run()).state, shared={"programs": np.zeros(3, np.uint8)})
     with pytest.raises(CheckpointError, match="holds no vector of parameters"):

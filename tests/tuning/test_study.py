@@ -9,6 +9,7 @@ from typing import Any
 import optuna
 import pytest
 
+from hpc_es.core.errors import UserError
 from hpc_es.tuning.plan import SamplerName
 from hpc_es.tuning.space import parse_space
 from hpc_es.tuning.study import JOURNAL, Study
@@ -170,6 +171,19 @@ def test_incomplete_journal_line_is_removed(torn: bytes, tmp_path: Path) -> None
         file.write(torn)
     run(study(tmp_path), 2.0)
     assert [trial.value for trial in study(tmp_path)._study.trials] == [1.0, 2.0]
+
+
+@pytest.mark.parametrize("kind", ["text", "list", "operation", "huge"])
+def test_journal_of_somebody_else(kind: str, tmp_path: Path) -> None:
+    run(study(tmp_path), 1.0)
+    lines = {"text": "x\n", "list": "[1]\n", "operation": '{"op_code": 99}\n', "huge": ""}
+    with (tmp_path / JOURNAL).open("a") as file:
+        file.write(lines[kind])
+        if kind == "huge":
+            file.truncate(1 << 40)
+    with pytest.raises(UserError, match="has 1,099,511" if kind == "huge" else "expected a journal") as found:
+        study(tmp_path)
+    assert JOURNAL in str(found.value) and "\n" not in str(found.value)
 
 
 def test_trial_below_the_median_is_pruned(tmp_path: Path) -> None:

@@ -12,10 +12,15 @@ import pytest
 from hpc_es.core.errors import RunError, UserError
 from hpc_es.tuning import trials as trials_module
 from hpc_es.tuning.plan import load
+from hpc_es.tuning.report import read_report
 from hpc_es.tuning.trials import TABLE_FILE, extend, freeze, matching_trials
 from tests.helpers.runs import TINY
 
-IDENTITY = {"base": {"seed": 1}, "space": {"algorithm.sigma": [0.1, 0.2]}, "trials": 2}
+IDENTITY = {
+    "base": {"seed": 1},
+    "space": {"algorithm.sigma": [0.1, 0.2]},
+    **{"trials": 2, "search": "grid", "objective": "final_return"},
+}
 TRIALS = [{"algorithm.sigma": 0.1}, {"algorithm.sigma": 0.2}]
 
 
@@ -131,6 +136,22 @@ def test_damaged_table_is_detected(tmp_path: Path) -> None:
         path.write_text(text)
         with pytest.raises(UserError, match=r"trials\.json: expected the trials of a tuning"):
             matching_trials(tmp_path, IDENTITY)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("trials", value) for value in (None, {}, 10**9, -1, "x")),
+        *(("search", 3), ("objective", [1]), ("base", [[1]]), ("space", "x"), ("space", None)),
+    ],
+)
+def test_table_of_other_types_is_damaged_although_its_hash_is_right(name: str, value: Any, tmp_path: Path) -> None:
+    identity = {**IDENTITY, name: value}
+    for table in ((identity, TRIALS), ({key: IDENTITY[key] for key in IDENTITY if key != name}, []), (IDENTITY, [[1]])):
+        text = json.dumps({"hash": trials_module.digest(table[0]), "identity": table[0], "trials": table[1]})
+        (tmp_path / TABLE_FILE).write_text(text)
+        with pytest.raises(UserError, match=r"trials\.json: expected the trials of a tuning, but it cannot be read"):
+            read_report(tmp_path)
 
 
 def test_missing_directory_is_reported(tmp_path: Path) -> None:
