@@ -204,7 +204,6 @@ def minimize(
                 )
         finally:
             signals.restore()
-            world.poll = None
 
 
 def _config(
@@ -291,7 +290,7 @@ def _run(
     call = _with_scipy_arguments(callback) if callback is not None else None
     is_stopped = False
     row: MetricsRow = {}
-    with contextlib.closing(training):
+    with contextlib.closing(training), world.polling(training.check_messages):
         for row in training.run():
             if progress is not None:
                 progress.update(row)
@@ -317,7 +316,8 @@ def _run(
         return {**vars(best), "x": best.x.tolist(), "reason": reason, "status": status, "metrics": finite(row)}
 
     try:
-        _, message = on_rank_0(world, result, dict)
+        with world.polling(training.check_messages):
+            _, message = on_rank_0(world, result, dict)
     except CollectiveExit as ended:
         raise RunFailedError(ended.reason.text) from None
     return Minimum(**{**message, "x": np.array(message["x"])})

@@ -154,6 +154,10 @@ class Training:
             on_long_wait=lambda wait: self.writer.long_wait(wait, self.parts.task.name) if self.writer else None,
         )
 
+    def check_messages(self) -> None:
+        """Check for signals and requests of other ranks; called while this rank waits for others."""
+        self._work.check_messages()
+
     def abort_if_hung(self) -> None:
         """Give the generation up if a chunk hangs; called after a second signal, at any point."""
         self._work.abort_if_hung()

@@ -7,6 +7,7 @@ checkpoint (`with_recovery`).
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import sys
@@ -319,6 +320,8 @@ class Run:
             make_executor=make_executor,
         )
         signals.abort_if_hung = self.training.abort_if_hung
+        self._polling = contextlib.ExitStack()  # until the run is closed
+        self._polling.enter_context(world.polling(self.training.check_messages))
         self._is_open = True
 
     @property
@@ -422,7 +425,7 @@ class Run:
         close(task.name, task.close, stuck=(lambda: self.world.abort(status)) if self._request.ends_program else None)
         if self._log is not None:
             self._log.close()
-        self.world.poll = None
+        self._polling.close()
 
     def __enter__(self) -> Run:
         return self

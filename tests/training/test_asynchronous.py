@@ -54,11 +54,11 @@ SLOW, signals, again, work = 0.0, 0, 0, None
 
 
 def run(ranks: int, body: str, status: int = 0) -> Finished:
-    lines = "".join(f"    {line}\n" for line in script(body)[1].splitlines())
+    lines = "".join(f"        {line}\n" for line in script(body)[1].splitlines())
     start = "def body():\n    global world, rank, size, SLOW, signals, again\n    world = connect()\n"
-    code = (
-        f"{HEAD}\n{start}    rank, size, master = world.rank, world.size, Master()\n{lines}    return 0\nguarded(body)"
-    )
+    start += "    rank, size, master = world.rank, world.size, Master()\n"
+    start += "    with world.polling(lambda: work and work.check_messages()):\n"
+    code = f"{HEAD}\n{start}{lines}    return 0\nguarded(body)"
     done = mpiexec(ranks, ["-c", code], timeout_seconds=30)
     assert done.status == status and not done.timed_out, str(done)
     return done
