@@ -12,18 +12,15 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
-from hpc_es.core.data import Arrays, Results, Rows, State
+from hpc_es.core.data import Outcome, Results, State
 from hpc_es.mpi.scheduler import Work
 from hpc_es.mpi.tags import Tag
-from hpc_es.mpi.world import World, decode, encode, from_words, to_words
+from hpc_es.mpi.world import World
 from hpc_es.training.build import Parts
 from hpc_es.training.executors import MpiExecutor
-from hpc_es.training.generation import HEADER, Evaluated, Generation, fitness_of
-
-END = -1
-ARRAY, FAILURES = "array/", "failures"
+from hpc_es.training.generation import Evaluated, Generation, fitness_of
+from hpc_es.training.messages import ChunkResult, EndTask, Header, StateTask, decoded, encoded
 
 
 @dataclass(frozen=True)
@@ -80,41 +77,38 @@ class AsynchronousPhase:
         for _ in range(pending):
             self._receive_result()
         for worker in self._workers:
-            self._world.send(worker, Tag.TASK, [END])
+            self._world.send(worker, Tag.TASK, encoded(EndTask()))
 
     def _send_task(self, worker: int, number: int, state: State) -> int:
         """Send the state and the number of a chunk to a worker; return the generation of the state."""
-        self._world.send(worker, Tag.TASK, to_words(encode({"number": np.array(number), **state.shared})))
+        self._world.send(worker, Tag.TASK, encoded(StateTask(number, state.shared)))
         return state.generation
 
-    def _receive_result(self) -> tuple[int, tuple[Rows, Arrays, npt.NDArray[np.void]]]:
-        """Return the rank of a worker, and the rows and arrays of its chunk and HEADER[1]."""
+    def _receive_result(self) -> tuple[int, tuple[Outcome, Header]]:
+        """Return the rank of a worker, and the outcome of its chunk and HEADER[1]."""
         self._world.wait_until(lambda: bool(self._work.arrived))
         worker, words = self._work.arrived.popleft()
-        message = decode(from_words(words))
-        if FAILURES in message:
-            self._reports.write([message.pop(FAILURES)])
-        rows = np.frombuffer(message.pop("rows").tobytes(), self._parts.row)
-        header = np.frombuffer(message.pop("header").tobytes(), HEADER)
-        return worker, (rows, {name.removeprefix(ARRAY): array for name, array in message.items()}, header)
+        result = decoded(words, self._parts.row)
+        assert isinstance(result, ChunkResult)
+        if result.failures is not None:
+            self._reports.write([result.failures])
+        return worker, (result.outcome, result.header)
 
-    def _evaluated(self, state: State, rows: Rows, arrays: Arrays, header: npt.NDArray[np.void]) -> Evaluated:
-        results = Results[None](rows, [arrays], fitness=fitness_of(self._parts, state, rows))
+    def _evaluated(self, state: State, outcome: Outcome, header: Header) -> Evaluated:
+        rows = outcome.rows
+        results = Results[None](rows, [outcome.arrays], fitness=fitness_of(self._parts, state, rows))
         return Evaluated(header, results, np.zeros(0, self._parts.row))
 
     def serve_worker(self, state: State) -> None:
         """Evaluate chunks until rank 0 ends the phase."""
         while True:
-            words = self._world.receive(0, Tag.TASK)
+            task = decoded(self._world.receive(0, Tag.TASK), self._parts.row)
             self._executor.clock.add_idle()
-            if words[0] == END:
+            if not isinstance(task, StateTask):
                 return
-            shared = decode(from_words(words))
-            number = int(shared.pop("number"))
-            generation = Generation(self._parts, replace(state, generation=number, shared=shared))
-            rows, arrays, header = self._executor.evaluate_here(generation)
-            message = {"rows": rows.view(np.uint8), "header": header.view(np.uint8)}
-            if self._reports.pending:
-                message[FAILURES] = self._reports.take()
-            message |= {ARRAY + name: array for name, array in arrays.items()}
-            self._world.send(0, Tag.RESULT, to_words(encode(message)))
+            number = task.generation
+            generation = Generation(self._parts, replace(state, generation=number, shared=task.shared))
+            outcome, header = self._executor.evaluate_here(generation)
+            sent = Outcome(outcome.rows, outcome.arrays)
+            failures = self._reports.take() if self._reports.pending else None
+            self._world.send(0, Tag.RESULT, encoded(ChunkResult(number, 0, sent, header, failures)))

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -42,18 +41,10 @@ from hpc_es.mpi.world import decode, encode
 from hpc_es.training.build import Parts
 from hpc_es.training.chunk_sizes import CHUNK_TIME
 from hpc_es.training.chunking import CutPlan, first_jobs, recut
+from hpc_es.training.messages import TIMES, Gathered, TimedChunk
 from hpc_es.training.outcomes import StoredOutcomes, continued, unnumbered, with_columns_of
 
 NOTHING_CARRIED = ProblemState()
-
-
-@dataclass(frozen=True)
-class Gathered:
-    """Arrays that rank 0 receives in addition to rows."""
-
-    blocks: Iterable[Arrays] = ()  # of the update, in block order
-    chunk_arrays: Sequence[Arrays] = ()  # of each training chunk, in chunk order
-    learned: Sequence[Sequence[Arrays]] = ()  # of each unit of training jobs and probes, in order: its parts
 
 
 class BlocksOnDemand:
@@ -385,26 +376,6 @@ class UpdateInputs:
 
 
 # The results of a generation on rank 0, and its metrics.
-
-TIMES = ("environment", "policy", "update", "messages", "idle")
-HEADER = np.dtype(
-    [
-        *(("signals", "<i8"), ("policy_calls", "<f8"), *((name, "<f8") for name in TIMES), ("chunks", "<i8")),
-        ("arrays", "<i8"),  # number of chunks that returned arrays in addition to rows
-        ("mixed", "<i8"),  # number of chunks whose jobs affected each other's random numbers
-        ("evaluating", "<f8"),  # seconds from the start of a round to the end of the rank's last chunk
-        ("given_up", "<i8"),  # number of jobs that were given up, because the generation was closed early
-        ("failures", "<i8"),  # number of new kinds of failure that the rank has to report
-    ]
-)
-
-
-class TimedChunk(NamedTuple):
-    """How long a chunk took."""
-
-    environment: float  # seconds in the environment or the objective; NaN if unknown
-    elapsed: float  # seconds of all, also of noise and policy
-    steps: float  # that its jobs took together; 0 if they take none
 
 
 @dataclass(frozen=True)

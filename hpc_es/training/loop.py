@@ -34,7 +34,6 @@ from hpc_es.training.executors import Executor, MpiExecutor, Rank0Alone, SerialE
 from hpc_es.training.failure import give_up, report_failure
 from hpc_es.training.found import CentreEvaluation
 from hpc_es.training.generation import (
-    HEADER,
     Evaluated,
     Generation,
     MetricsRow,
@@ -45,6 +44,7 @@ from hpc_es.training.generation import (
     problem_metrics,
     update_state,
 )
+from hpc_es.training.messages import HEADER
 from hpc_es.training.outcomes import StoredOutcomes
 
 if TYPE_CHECKING:
