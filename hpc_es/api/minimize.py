@@ -43,7 +43,8 @@ from hpc_es.training.executors import Executor
 from hpc_es.training.generation import MetricsRow
 from hpc_es.training.loop import Training
 from hpc_es.training.pool import PoolExecutor, Workers, alone, one_thread, require_pool
-from hpc_es.training.recorder import Recorder
+from hpc_es.training.recorder import MemoryRecorder
+from hpc_es.training.standing import Standing
 
 EVALUATIONS = 10_000  # default limit
 # Stopping criteria that mean convergence; the others mean divergence or a limit.
@@ -281,7 +282,7 @@ def _run(
     verbose: bool,
 ) -> Minimum:
     state = parts.initial()
-    recorder = Recorder(config, parts.problem, state) if world.rank == 0 else None
+    recorder = MemoryRecorder(Standing(config, parts.problem, state)) if world.rank == 0 else None
     progress = Progress(None, config.stop, goal="minimise") if verbose and recorder is not None else None
     if progress is not None and (text := points_text(config, parts.problem)):
         progress.message(text)
@@ -336,16 +337,16 @@ def _with_scipy_arguments(callback: Callback) -> Callable[[Minimum], object]:
     return callback
 
 
-def _so_far(config: Config, parts: Parts, training: Training, recorder: Recorder, metrics: MetricsRow) -> Minimum:
+def _so_far(config: Config, parts: Parts, training: Training, recorder: MemoryRecorder, metrics: MetricsRow) -> Minimum:
     """Return the best vector so far; NaN before the first successful evaluation."""
-    found = recorder.outcome(training.state)  # of a generation that was cut short, too
+    found = recorder.standing.outcome  # of a generation that was cut short, too
     best = BestVector.from_arrays(parts.problem.carried().extract_from(found).master)
     coordinates = config.task.coordinates()
     values = [] if math.isnan(best.value) else coordinates.decoded(best.x)
     return Minimum(
         x=best.x,
         f=best.value,
-        evaluations=int(recorder.counters["episodes"]),
+        evaluations=int(recorder.standing.counters["episodes"]),
         generations=training.state.generation,
         reason="",
         parameters=dict(zip(coordinates.names, values, strict=False)),
@@ -354,11 +355,11 @@ def _so_far(config: Config, parts: Parts, training: Training, recorder: Recorder
     )
 
 
-def _status(config: Config, recorder: Recorder, violation: float) -> int:
+def _status(config: Config, recorder: MemoryRecorder, violation: float) -> int:
     """Return the status of a search that neither the callback nor a signal has ended."""
     stop = config.stop
-    is_reached = stop.target_value is not None and recorder.is_reached(stop.target_value)
+    is_reached = stop.target_value is not None and recorder.standing.is_reached(stop.target_value)
     if is_reached or (not violation and any(name in CONVERGENCE for name in recorder.reason.split(", "))):
         return SUCCESS
-    is_over = stop.episodes is not None and recorder.counters["episodes"] >= stop.episodes
+    is_over = stop.episodes is not None and recorder.standing.counters["episodes"] >= stop.episodes
     return LIMIT if is_over else NOT_CONVERGED

@@ -46,6 +46,7 @@ from hpc_es.training.generation import (
 )
 from hpc_es.training.messages import HEADER
 from hpc_es.training.outcomes import StoredOutcomes
+from hpc_es.training.recorder import Notices
 
 if TYPE_CHECKING:
     from hpc_es.core.rank_output import RankLog
@@ -116,6 +117,7 @@ class Training:
         self._stored: StoredOutcomes | None = None  # of the next generation, which was cut short before a restart
         self._may_cut = may_be_cut(self.config)
         self._started = 0.0  # when the current generation, including its command, started
+        self._notices = Notices()
         self._failure = ""  # rank 0: why the run has failed
         self.final: dict[str, float] = {}  # rank 0: results of the final evaluation
         self.callers_results: Results[object] | None = None  # rank 0: of the next generation, from a sample
@@ -208,7 +210,7 @@ class Training:
 
     def _generations(self) -> Generator[MetricsRow]:
         if self.writer is not None:
-            used, generation = int(self.writer.counters["episodes"]), self.state.generation
+            used, generation = int(self.writer.standing.counters["episodes"]), self.state.generation
             over = budget_warning(self.config, self.parts.problem, used, generation)
             for warning in filter(None, (self._planner.start(self.state), over)):
                 self.writer.message(f"WARNING: {warning}")
@@ -218,7 +220,7 @@ class Training:
             command = self._next_command()
             if command is Kind.FAIL and self.writer is not None:  # saved before the others learn of it
                 self.writer.finish_triggers(whole=True)
-                self.writer.finish(self.writer.end_message("failed", self._failure, self.state.generation, {}))
+                self.writer.finish(self.writer.standing.end_message("failed", self._failure, self.state.generation, {}))
             with self.world.patiently(not self._trained):
                 command = self._broadcast_command(command)
             if command is Kind.REPLAY:
@@ -255,7 +257,7 @@ class Training:
     def _stop_reason(self) -> str | None:
         """Rank 0: return the limit that was reached, or why the algorithm has finished, or None."""
         assert self.writer
-        return self.writer.stop_reason() or self.parts.algorithm.finished(self.state)
+        return self.writer.standing.stop_reason() or self.parts.algorithm.finished(self.state)
 
     def _failure_reason(self) -> str:
         """Rank 0: return why `stop.failed_generations` ends the run, or "".
@@ -263,7 +265,7 @@ class Training:
         An asynchronous update comes from one worker; as many updates as there are workers count as a generation.
         """
         assert self.writer
-        limit, failed = self.config.stop.failed_generations, int(self.writer.counters["failed_generations"])
+        limit, failed = self.config.stop.failed_generations, int(self.writer.standing.counters["failed_generations"])
         if limit is None or not failed:
             return ""
         share = max(self.world.size - 1, 1) if self._is_asynchronous else 1
@@ -325,7 +327,8 @@ class Training:
         assert self.writer
         if not self._may_cut:
             return None
-        left = self.writer.evaluations_left()
+        standing = self.writer.standing
+        left = standing.rule.evaluations_left(standing.counters)
         if left is not None:
             left = -(-left // self.parts.problem.episodes_per_job)
         if self._stored is None:
@@ -446,17 +449,17 @@ class Training:
             self.state,
             evaluated,
             {**update.metrics, **problem_metrics(problem, before, self.state), **(more_metrics or {})},
-            self.writer.counters,
+            self.writer.standing.counters,
             (self._executor.workers, len(executor.evaluators)),
             time.perf_counter() - started,
             self._info_keys,
         )
-        self.writer.counters.update(counters_after(self.writer.counters, metrics, results.rows))
-        self.writer.count_evaluations(metrics)
+        self.writer.standing.count(metrics, counters_after(self.writer.standing.counters, metrics, results.rows))
         self.writer.add(self.state, metrics, algorithm.solutions(before, results))
         self._planner.update(results.rows, evaluated.evaluation, evaluated.chunk_times)
         self._planner.order(self.state)
-        self.writer.notices(before.generation, algorithm.notices(before, results, update.after))
+        for line in self._notices.new(before.generation, algorithm.notices(before, results, update.after)):
+            self.writer.message(line)
         return metrics
 
     def _record_cut(self, evaluated: Evaluated, executor: Executor, started: float) -> MetricsRow:
@@ -477,7 +480,7 @@ class Training:
                 found, metrics = algorithm.recorded(before, results)
         after = problem.merge(problem.carried().extract_from(before), units).merge_into(found)
         is_new = self._stored is None or list(self._stored.chunks) != list(evaluated.outcomes.chunks)
-        failed = int(self.writer.counters["failed_generations"])
+        failed = int(self.writer.standing.counters["failed_generations"])
         has_succeeded = bool(np.isfinite(results.rows["return_"]).any())
         nothing_succeeded = len(results.rows) > 0 and not has_succeeded and failed >= before.generation
         # Failures that end the run are repeated by the same command.
@@ -489,21 +492,20 @@ class Training:
             after,
             evaluated,
             {**metrics, **problem_metrics(problem, before, after), "skipped_update": 1.0},
-            self.writer.counters,
+            self.writer.standing.counters,
             (self._executor.workers, len(executor.evaluators)),
             time.perf_counter() - started,
             self._info_keys,
         )
-        counters = counters_after(self.writer.counters, row, results.rows)
+        counters = counters_after(self.writer.standing.counters, row, results.rows)
         if not (has_succeeded or nothing_succeeded):  # the few jobs that are left say little
             counters["failed_generations"] = failed
-        self.writer.counters.update(counters)
-        self.writer.count_evaluations(row)
+        self.writer.standing.count(row, counters)
         self.writer.add_cut(before, after, row, solutions, is_new)
         if is_new:
             self.writer.message(
                 f"generation {before.generation + 1}: stop.episodes: {self.config.stop.episodes} leaves "
-                f"{row['episodes_this_generation']} {self.writer.jobs_name}, so it makes no update"
+                f"{row['episodes_this_generation']} {self.writer.standing.jobs_name}, so it makes no update"
             )
         self._stored, self._is_cut, self._is_updated = None, True, is_new
         return row
@@ -631,7 +633,7 @@ class Training:
             if self.writer is not None and self.final and self.parts.problem.derives_fitness:
                 from hpc_es.storage.status import FINAL_IS_BEST
 
-                self.final[FINAL_IS_BEST] = float(self.writer.is_better(self.state, evaluated.evaluation))
+                self.final[FINAL_IS_BEST] = float(self.writer.standing.is_better(self.state, evaluated.evaluation))
             if self.writer is not None and not self._interrupted:
                 self.writer.measured_at_end(self.parts.problem.evaluation_units(self.state, evaluated.evaluation))
         if self.profiler is not None:
@@ -641,7 +643,7 @@ class Training:
         reason = "a signal" if self._interrupted else self._stop_reason() or "the caller"
         status = "interrupted" if self._interrupted else "finished"
         self.writer.status(status, exit_status=self.exit_status, reason=reason, **self.final)
-        self.writer.finish(self.writer.end_message(status, reason, self.state.generation, self.final))
+        self.writer.finish(self.writer.standing.end_message(status, reason, self.state.generation, self.final))
 
     def _needs_final_evaluation(self) -> bool:
         """Rank 0: return whether the final evaluation of this theta is unknown."""

@@ -245,9 +245,9 @@ def start_writer(
         warning = parts.task.hidden_state_warning()
         warnings = [*warnings, *([warning] if warning else [])]
     opened = replace(prepared.opened, warnings=(*prepared.opened.warnings, *warnings))
-    writer = RunWriter(opened, config, parts.problem, world, request.triggers, request.show_progress)
+    writer = RunWriter(opened, config, parts.problem, state, world, request.triggers, request.show_progress)
     with report_failure(world, writer):
-        writer.started(state, parts.task.name, request.repetition)
+        writer.started(parts.task.name, request.repetition)
     return state, writer
 
 
@@ -407,7 +407,7 @@ class Run:
         if self._writer is None:
             return None
         with report_failure(self.world, self._writer):
-            summary = self._parts.algorithm.summary(self._writer.outcome(self.state))
+            summary = self._parts.algorithm.summary(self._writer.standing.outcome)
             return self._writer.result(self._parts.task.name, self._request.repetition, self.training.final, summary)
 
     def close(self, status: int = 0) -> None:

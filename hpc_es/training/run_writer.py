@@ -46,12 +46,15 @@ from hpc_es.training.collective import FailureReport
 from hpc_es.training.compatibility import points_text, rounding_warnings
 from hpc_es.training.found import CentreEvaluation
 from hpc_es.training.generation import NOTHING_USED, MetricsRow
+from hpc_es.training.journal import UpdateJournal, UpdateReplay
 from hpc_es.training.outcomes import StoredOutcomes
-from hpc_es.training.recorder import Recorder, UpdateJournal, UpdateReplay
+from hpc_es.training.recorder import long_wait_message
 from hpc_es.training.run_directory import CONFIG, OpenedRun
+from hpc_es.training.standing import Standing
 from hpc_es.training.triggers import IntervalTrigger, TriggerList, Unit
 
 if TYPE_CHECKING:
+    from hpc_es.mpi.waiting import LongWait
     from hpc_es.report.loggers import Loggers
     from hpc_es.report.saved_policy import Env
 
@@ -150,7 +153,7 @@ def _last_row(run_dir: Path, generation: int) -> MetricsRow | None:
 SAVING_SHARE = 0.02  # of the time, that checkpoints by generation may take with `checkpoint.interval: auto`
 
 
-class RunWriter(Recorder):
+class RunWriter:
     """Writes everything that rank 0 writes in a run, and shows its progress."""
 
     def __init__(
@@ -158,12 +161,17 @@ class RunWriter(Recorder):
         opened: OpenedRun,
         config: Config,
         problem: Problem,
+        state: State,
         world: World,
         triggers: Sequence[IntervalTrigger] = (),
         show_progress: bool = True,
     ) -> None:
         old = opened.snapshot
-        super().__init__(config, problem, old.state if old else None)
+        self.config, self._problem = config, problem
+        self.standing = Standing(config, problem, state)
+        self.state_is_whole = True
+        self.replay: UpdateReplay | None = None
+        self.pending: CutShort | None = None
         self.directory, self._world, self._opened = opened.directory, world, opened
         current = {
             **environment_info(world.library, world.size),
@@ -175,14 +183,14 @@ class RunWriter(Recorder):
         self._provenance = with_history(current, old.provenance if old else {})
         changed = software_warning(old.provenance, current) if old else None
         if old:
-            self.counters |= old.counters
-            self.best, self._final = old.best, old.final
+            self.standing.counters |= old.counters
+            self.standing.best, self.standing.final = old.best, old.final
         self._cut: CutShort | None = None  # the last generation if it was cut short, after the state
         self._lengths_before_cut: dict[str, int] | None = None
-        self._after_pending = (self.counters, self._final)  # after `pending`
+        self._after_pending = (self.standing.counters, self.standing.final)  # after `pending`
         if old and old.cut:
             seconds = {"seconds": old.counters["seconds"]}
-            self.counters, self._final = {**NOTHING_USED, **old.cut.counters, **seconds}, {}
+            self.standing.counters, self.standing.final = {**NOTHING_USED, **old.cut.counters, **seconds}, {}
             self.pending = old.cut
         self.measured = final_evaluation(self.directory, old.generation if old else None)
         self._saved_generation = old.generation if old else -1
@@ -253,9 +261,9 @@ class RunWriter(Recorder):
         """Show a line and write it to the log."""
         self.progress.message(text)
 
-    def show(self, text: str) -> None:
-        """Show a line and write it to the log."""
-        self.message(text)
+    def long_wait(self, wait: LongWait, task: str) -> None:
+        """Show that no evaluation of the task has finished for long."""
+        self.message(long_wait_message(self.standing, wait, task))
 
     def finish(self, text: str) -> None:
         """Show the last line and write it to the log."""
@@ -264,9 +272,9 @@ class RunWriter(Recorder):
     def _warn(self, text: str) -> None:
         self.message(f"WARNING: {text}")
 
-    def started(self, state: State, task: str, repetition: int) -> None:
+    def started(self, task: str, repetition: int) -> None:
         """Show that the run starts or resumes, and save the first state."""
-        self._state = state
+        state = self.standing.state
         for line in (*self._world.notes, *rank_table_lines(self._world.table())):
             self.message(line)
         old, config = self._opened.snapshot, self.config
@@ -281,7 +289,7 @@ class RunWriter(Recorder):
                 "mpi": self._world.library,
                 "output": shown(self.directory),
                 "resumed": f"from generation {old.generation}" if old else None,
-                "best_evaluation": self.best.return_ if self.best else None,
+                "best_evaluation": self.standing.best.return_ if self.standing.best else None,
             }
         )
         if old is None and (text := points_text(config, self._problem)):
@@ -301,7 +309,7 @@ class RunWriter(Recorder):
         if self._cut is None:
             self._journal.add(results, units)
         self._image = next((arrays[IMAGE] for arrays in results.chunk_arrays if IMAGE in arrays), None)
-        is_best = len(evaluation) > 0 and self.is_better(state, evaluation)
+        is_best = len(evaluation) > 0 and self.standing.is_better(state, evaluation)
         self._best_arrays = {name: array.copy() for name, array in state.shared.items()} if is_best else None
         self._evaluation = evaluation
         if self._problem.coordinate_names:
@@ -309,7 +317,7 @@ class RunWriter(Recorder):
 
     def add(self, state: State, row: MetricsRow, solutions: Sequence[JsonObject]) -> None:
         """Record a finished generation: logs, progress, best evaluation, triggers (see `Recorder.add`)."""
-        self._state, self._final, self.pending = state, {}, None
+        self.standing.state, self.standing.final, self.pending = state, {}, None
         self._metrics.add(row, len(self._evaluation) > 0, self._image)
         self._add(row, solutions)
         self._triggers(self._trigger_values())
@@ -317,18 +325,18 @@ class RunWriter(Recorder):
 
     def begin_cut(self, outcomes: StoredOutcomes) -> None:
         """Begin to record a generation that a budget has cut short; its lines are not part of the next checkpoint."""
-        counters = {name: value for name, value in self.counters.items() if name != "seconds"}
+        counters = {name: value for name, value in self.standing.counters.items() if name != "seconds"}
         self._cut, self._lengths_before_cut = CutShort(counters, outcomes.pack()), self._file_lengths()
 
     def add_cut(
         self, before: State, after: State, row: MetricsRow, solutions: Sequence[JsonObject], is_new: bool
     ) -> None:
         """Record such a generation: logs, progress, best evaluation (see `Recorder.add_cut`)."""
-        super().add_cut(before, after, row, solutions, is_new)
+        self.standing.cut_short(after)
         if is_new:
             self._saved_generation = -1
         else:
-            _, self._final = self._after_pending  # with the final evaluation
+            _, self.standing.final = self._after_pending  # with the final evaluation
         self.pending = None
         self._metrics.add_last(row, self._image)
         self._add(row, solutions)
@@ -344,9 +352,10 @@ class RunWriter(Recorder):
             rows = without_info(self._evaluation) if self._problem.derives_fitness else None
             measured = CentreEvaluation(self._evaluation, self._problem.episodes_per_job)
             generation, error = int(row["generation"] or 0), measured.standard_error
-            self.best = Best(float(mean), generation, shared, rows, error, measured.episodes)
+            self.standing.best = Best(float(mean), generation, shared, rows, error, measured.episodes)
             self._best_arrays = None
-        self.progress.update(row, self.best.return_ if self.best else None)
+        best = self.standing.best
+        self.progress.update(row, best.return_ if best else None)
         if is_best:
             self._opened.store.save_best(self._snapshot())
 
@@ -359,34 +368,35 @@ class RunWriter(Recorder):
         """Continue from this state, after the updates since the last full checkpoint were computed again."""
         assert self.replay
         self.replay.require_same(state)
-        if self.best and self.replay.best is not None:
-            self.best = dataclasses.replace(self.best, shared=self.replay.best)
-        self._state, self.replay = state, None
+        best = self.standing.best
+        if best and self.replay.best is not None:
+            self.standing.best = dataclasses.replace(best, shared=self.replay.best)
+        self.standing.state, self.replay = state, None
         if self._saved_generation < 0:
             self.save()
 
     def _trigger_values(self) -> dict[Unit, float]:
-        assert self._state
+        counters = self.standing.counters
         return {
-            Unit.GENERATION: self._state.generation,
-            Unit.TIMESTEPS: self.counters["timesteps"],
-            Unit.SECONDS: self.counters["seconds"],
+            Unit.GENERATION: self.standing.state.generation,
+            Unit.TIMESTEPS: counters["timesteps"],
+            Unit.SECONDS: counters["seconds"],
         }
 
     # Checkpoints.
 
     def _snapshot(self, since: tuple[int, Increment] | None = None) -> Snapshot:
         """Return a checkpoint; `since` holds the updates that it stores instead of the state."""
-        assert self._state
-        counters, final, cut = self.counters, self._final, self._cut
+        standing, cut = self.standing, self._cut
+        counters, final, best = standing.counters, standing.final, standing.best
         if self.pending is not None:  # an interruption before it was recorded again
             (counters, final), cut = self._after_pending, self.pending
         run_ids = {} if self._loggers is None else self._loggers.run_ids
         return Snapshot(
-            state=State(since[0], {}, {}) if since else self._state,
+            state=State(since[0], {}, {}) if since else standing.state,
             increment=since[1] if since else None,
             counters=counters,
-            best=dataclasses.replace(self.best, shared={}) if self.best and since else self.best,
+            best=dataclasses.replace(best, shared={}) if best and since else best,
             triggers=self._triggers.state(),
             config_text=self._text,
             config_hash=self._hash,
@@ -415,18 +425,17 @@ class RunWriter(Recorder):
             self.save_in_between()
 
     def _save(self, whole: bool) -> Path:
-        assert self._state
-        started = time.monotonic()
-        path = self._opened.store.path(max(self._saved_generation, self._state.generation))
-        is_saved = self._state.generation == self._saved_generation and (not whole or is_full(path))
+        state, started = self.standing.state, time.monotonic()
+        path = self._opened.store.path(max(self._saved_generation, state.generation))
+        is_saved = state.generation == self._saved_generation and (not whole or is_full(path))
         if not self.state_is_whole:
-            text = f"the update of generation {self._state.generation + 1} failed while it changed the state"
+            text = f"the update of generation {state.generation + 1} failed while it changed the state"
             raise RunError(f"{text}, which cannot be saved: resume from the last checkpoint")
         if self.replay is None and not is_saved:
-            snapshot = self._snapshot(None if whole else self._journal.since(self._state))
+            snapshot = self._snapshot(None if whole else self._journal.since(state))
             self._opened.store.save(snapshot)
             self._journal.begin(path, snapshot)
-            self._saved_generation = self._state.generation
+            self._saved_generation = state.generation
             self._problem.on_checkpoint(self._saved_generation)
             self.status("running")
             self._saved_at = time.monotonic()
@@ -460,8 +469,7 @@ class RunWriter(Recorder):
             self._export_env = "wrapped"
             export(self.directory, file, dataclasses.replace(options, env="wrapped"))
         if self.config.report.export_numbered:
-            assert self._state
-            with written(self.directory / f"policy_{self._state.generation:06d}.keras") as temporary:
+            with written(self.directory / f"policy_{self.standing.state.generation:06d}.keras") as temporary:
                 shutil.copyfile(file, temporary)
 
     # The end.
@@ -473,30 +481,28 @@ class RunWriter(Recorder):
             self._triggers(self._trigger_values(), force=True)
             self._save(whole)
 
-    def measured_at_end(self, units: Sequence[Arrays]) -> bool:
+    def measured_at_end(self, units: Sequence[Arrays]) -> None:
         """Save what the problem learned from the final evaluation, apart from the state, which a resume continues."""
-        changed = super().measured_at_end(units)
-        if changed:
+        if self.standing.add_learned(units):
             self._saved_generation = -1
             self.save()
-        return changed
 
     def status(self, state: str, **more: object) -> None:
         """Replace status.json, which scripts read."""
-        super().status(state, **more)
-        assert self._state
+        standing = self.standing
         if state in get_args(EndStatus):
             self._end_status = cast(EndStatus, state)
-        self._status = {"status": state, "generation": self._state.generation, **self.counters, **more}
+        self._status = {"status": state, "generation": standing.state.generation, **standing.counters, **more}
         self._status |= this_run(os.environ)
         self._write_status()
         if state == FINISHED:
-            self._metrics.write_answer(self._state.generation, self.found(final_results(more)).answer)
+            answer = standing.found(final_results(more)).answer
+            self._metrics.write_answer(standing.state.generation, answer)
 
     def _write_status(self) -> None:
         """Replace status.json, with what the run has found until now: a generation may take longer than a heartbeat."""
         self._last_beat = time.monotonic()
-        found = self.found(final_results(self._status))
+        found = self.standing.found(final_results(self._status))
         best = self._best_return(found)
         values = {**self._status, **({} if best is None else {"best_return": best}), **found.data()}
         values |= {**self._process, "heartbeat": now()}
@@ -506,7 +512,8 @@ class RunWriter(Recorder):
         """Return the return of the best evaluated centre: the answer, or for an objective that of a centre."""
         if found.answer.kind == "centre":
             return found.answer.value
-        return None if self.best is None else self.best.return_
+        best = self.standing.best
+        return None if best is None else best.return_
 
     def beat(self) -> None:
         """Renew the heartbeat in status.json if it is due; called often, also between the steps of an evaluation."""
@@ -517,19 +524,19 @@ class RunWriter(Recorder):
 
     def result(self, task: str, repetition: int, final: Mapping[str, float], summary: JsonObject) -> JsonObject:
         """Return the result of the finished run, and write it to result.json."""
-        assert self._state
-        target, found = self.config.stop.target_value, self.found(final)
-        success = {} if target is None else {"success": self.is_reached(target)}
+        standing, target = self.standing, self.config.stop.target_value
+        found = standing.found(final)
+        success = {} if target is None else {"success": standing.is_reached(target)}
         result = results.result(
             self.config,
             repetition=repetition,
             task=task,
-            state=self._state,
-            counters=self.counters,
+            state=standing.state,
+            counters=standing.counters,
             found=found,
             best=self._best_return(found),
             final=final,
-            more={**success, **self._problem.summary(self.carried()), **summary},
+            more={**success, **self._problem.summary(standing.carried()), **summary},
         )
         write_json(self.directory / RESULT, result)
         return result

@@ -86,7 +86,7 @@ def test_automatic_checkpoints_take_little_of_the_time(
     save = RunWriter.save_in_between
     monkeypatch.setattr(run_writer, "SAVING_SHARE", share)
     monkeypatch.setattr(
-        RunWriter, "save_in_between", lambda self: (saved.append(self._state.generation), save(self))[1]
+        RunWriter, "save_in_between", lambda self: (saved.append(self.standing.state.generation), save(self))[1]
     )
     config = {
         **FUNCTION,
