@@ -286,7 +286,9 @@ def _run(
     progress = Progress(None, config.stop, goal="minimise") if verbose and recorder is not None else None
     if progress is not None and (text := points_text(config, parts.problem)):
         progress.message(text)
-    training = Training(config, world, parts, signals.count, recorder, state, make_executor=make_executor)
+    training = Training(
+        config, world, parts, signals=signals.count, recorder=recorder, state=state, make_executor=make_executor
+    )
     signals.abort_if_hung = training.abort_if_hung
     call = _with_scipy_arguments(callback) if callback is not None else None
     is_stopped = False

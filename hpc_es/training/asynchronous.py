@@ -8,6 +8,9 @@ reproducible. A job of one rank evaluates and updates in turn.
 
 from __future__ import annotations
 
+import contextlib
+import math
+import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
 
@@ -18,9 +21,13 @@ from hpc_es.mpi.scheduler import Work
 from hpc_es.mpi.tags import Tag
 from hpc_es.mpi.world import World
 from hpc_es.training.build import Parts
+from hpc_es.training.command import Command, failing_everywhere
+from hpc_es.training.commander import Commander
 from hpc_es.training.executors import MpiExecutor
+from hpc_es.training.finished import FinishedGeneration
 from hpc_es.training.generation import Evaluated, Generation, fitness_of
 from hpc_es.training.messages import ChunkResult, EndTask, Header, StateTask, decoded, encoded
+from hpc_es.training.this_rank import ThisRank
 
 
 @dataclass(frozen=True)
@@ -31,8 +38,40 @@ class AsynchronousUpdate:
     staleness: int  # updates since the worker received its theta
 
 
-class AsynchronousPhase:
-    """One phase of asynchronous updates; rank 0 calls `updates`, every other rank `serve_worker`."""
+class Asynchronous:
+    """Asynchronous updates until the next evaluation is due: a phase of the training loop (`Phase`)."""
+
+    def __init__(self, rank: ThisRank, commander: Commander | None) -> None:
+        self._rank, self._commander = rank, commander
+
+    def generations(self, command: Command, started: float) -> Generator[FinishedGeneration]:
+        """Yield updates, each as a generation; the first one has the evaluation that all ranks begin with."""
+        rank, interval = self._rank, self._rank.evaluations.interval
+        evaluation = np.zeros(0, rank.parts.row)
+        if interval:
+            evaluation = rank.evaluate_centre(command).evaluation
+        exchange = AsynchronousExchange(rank.world, rank.work, rank.mpi_executor(), rank.parts)
+        commander = self._commander
+        if commander is None:
+            exchange.serve_worker(rank.state)
+            return
+        due = (rank.state.generation // interval + 1) * interval if interval else math.inf  # the next evaluation
+        started = time.perf_counter()
+        updates = exchange.updates(lambda: rank.state, lambda: commander.goes_on() and rank.state.generation < due)
+        with contextlib.closing(updates):
+            for update in updates:
+                evaluated = replace(update.evaluated, evaluation=evaluation)
+                with failing_everywhere(rank.world, updates.close):
+                    staleness = {"staleness": float(update.staleness)}
+                    finished = rank.finish(evaluated, started, rank.executor, metrics=staleness)
+                yield finished
+                started, evaluation = time.perf_counter(), evaluation[:0]
+                if not commander.goes_on():
+                    break
+
+
+class AsynchronousExchange:
+    """The messages of a phase of asynchronous updates; rank 0 calls `updates`, every other rank `serve_worker`."""
 
     def __init__(self, world: World, work: Work, executor: MpiExecutor, parts: Parts) -> None:
         self._world, self._work, self._executor, self._parts = world, work, executor, parts

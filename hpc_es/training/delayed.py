@@ -26,8 +26,11 @@ from hpc_es.mpi.tags import Tag
 from hpc_es.mpi.world import Int64, World
 from hpc_es.training.build import Parts
 from hpc_es.training.chunking import CutPlan
+from hpc_es.training.command import Command, failing_everywhere
+from hpc_es.training.commander import Commander
 from hpc_es.training.executors import MpiExecutor, add_headers, gathered_here
-from hpc_es.training.generation import Evaluated, Generation, Update
+from hpc_es.training.finished import FinishedGeneration, Update
+from hpc_es.training.generation import Evaluated, Generation
 from hpc_es.training.messages import (
     HEADER,
     BlockResult,
@@ -42,6 +45,7 @@ from hpc_es.training.messages import (
     decoded,
     encoded,
 )
+from hpc_es.training.this_rank import ThisRank
 
 AHEAD_SECONDS = 0.02  # mean of chunks below which workers get the next one ahead, since they would wait for the answer
 SHARED_UPDATE_SECONDS = 0.005  # of the blocks of an update; waiting workers compute some of them if it takes longer
@@ -74,23 +78,67 @@ class OpenGeneration:
 
 
 @dataclass(frozen=True)
-class FinishedGeneration:
-    """A generation whose update is made, on rank 0."""
+class UpdatedGeneration:
+    """A generation whose update is made, but which is not recorded yet, on rank 0."""
 
     evaluated: Evaluated
     measured: State  # what its evaluation measured
-    update: Update | None  # None: it raises RunError
+    update: Update | RunError  # an error is raised when this generation is next
 
 
-class DelayedPhase:
-    """Evaluates generations until rank 0 ends the phase; rank 0 calls `generations`, others `serve_worker`."""
+class Delayed:
+    """Generations, several of them at the same time, until the run ends: a phase of the training loop (`Phase`)."""
+
+    def __init__(self, rank: ThisRank, commander: Commander | None, line: DelayLine) -> None:
+        self._rank, self._commander, self._line = rank, commander, line
+
+    def generations(self, command: Command, started: float) -> Generator[FinishedGeneration]:
+        """Yield generations in order."""
+        rank, commander = self._rank, self._commander
+        exchange = DelayedExchange(rank.world, rank.work, rank.mpi_executor(), rank.parts, self._line)
+        if commander is None:
+            exchange.serve_worker(rank.state.master)
+            return
+        last = rank.config.stop.generations
+        generations = exchange.generations(
+            rank.state,
+            self._update,
+            lambda number: last is None or number < last,
+            rank.evaluations.due,
+            lambda: rank.planner.plan,
+        )
+        with contextlib.closing(generations):
+            for updated in generations:
+                with failing_everywhere(rank.world, generations.close):
+                    finished = self._finish(updated, started)
+                yield finished
+                started = time.perf_counter()
+                if not commander.goes_on():
+                    break
+
+    def _update(self, before: State, evaluated: Evaluated, measured: State) -> Update:
+        updates = self._rank.updates
+        return updates.update(before, evaluated.results, updates.units(evaluated, measured))
+
+    def _finish(self, updated: UpdatedGeneration, started: float) -> FinishedGeneration:
+        """Take over the update of the next generation."""
+        rank, before, evaluated, update = self._rank, self._rank.state, updated.evaluated, updated.update
+        measured = rank.look_before_update(before, updated.measured, evaluated)
+        if isinstance(update, RunError):
+            raise update
+        rank.state = update.state
+        return rank.finished(before, measured, evaluated, update, started=started, executor=rank.executor)
+
+
+class DelayedExchange:
+    """The messages of such a phase, until rank 0 ends it; rank 0 calls `generations`, others `serve_worker`."""
 
     def __init__(self, world: World, work: Work, executor: MpiExecutor, parts: Parts, line: DelayLine) -> None:
         self._world, self._work, self._executor, self._parts, self._line = world, work, executor, parts, line
         assert executor.reports is not None
         self._reports = executor.reports
         self._open: dict[int, OpenGeneration] = {}
-        self._finished: deque[FinishedGeneration] = deque()
+        self._finished: deque[UpdatedGeneration] = deque()
         self._queue: deque[Key] = deque()
         self._chunks: dict[Key, Chunk] = {}
         self._tasks: dict[int, int] = {}  # number of tasks that each worker has
@@ -108,7 +156,7 @@ class DelayedPhase:
         may_open: Callable[[int], bool],
         evaluation_jobs: Callable[[int], int],
         plan: Callable[[], CutPlan],
-    ) -> Generator[FinishedGeneration]:
+    ) -> Generator[UpdatedGeneration]:
         """Yield one generation after the other, on rank 0, with its update.
 
         `apply` makes an update. It may be called before the previous generation is yielded, also during a chunk of rank
@@ -283,14 +331,14 @@ class DelayedPhase:
                 gathered.learned,
                 chunk_times=generation.chunk_times(opened.timed),
             )
-            update: Update | None = None
-            with contextlib.suppress(RunError):  # which the caller gets when this generation is next
+            try:
                 update = self._apply(self._newest, evaluated, opened.measured)
-            self._finished.append(FinishedGeneration(evaluated, opened.measured, update))
-            if update is None:
+            except RunError as error:
+                self._finished.append(UpdatedGeneration(evaluated, opened.measured, error))
                 self._open.clear()
                 self._queue.clear()
                 return
+            self._finished.append(UpdatedGeneration(evaluated, opened.measured, update))
             self._newest = update.state
             self._open_generations()
 

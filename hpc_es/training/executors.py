@@ -26,7 +26,7 @@ from hpc_es.mpi.world import World, decode, encode
 from hpc_es.training.build import Parts
 from hpc_es.training.chunking import SHARED_SECONDS, CutPlan
 from hpc_es.training.collective import FailureReports
-from hpc_es.training.generation import BlocksOnDemand, Evaluated, Generation, MetricsRow
+from hpc_es.training.generation import BlocksOnDemand, Evaluated, Generation
 from hpc_es.training.messages import (
     HEADER,
     TIMES,
@@ -517,9 +517,8 @@ class Rank0Alone:
         headers[0] = evaluated.headers[0]
         return replace(evaluated, headers=headers)
 
-    def is_next(self, was_alone: bool, metrics: MetricsRow, evaluated: Evaluated) -> bool:
-        """Return whether rank 0 runs the next generation alone, after this one."""
-        seconds = float(metrics["seconds_this_generation"] or 0.0)
+    def is_next(self, was_alone: bool, seconds: float, evaluated: Evaluated) -> bool:
+        """Return whether rank 0 runs the next generation alone, after this one, which took so many seconds."""
         (self._seconds_alone if was_alone else self._seconds_together).append(seconds)
         if float(evaluated.headers["environment"].sum()) >= SHARED_SECONDS:
             return False

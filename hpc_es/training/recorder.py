@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from hpc_es.core.data import Arrays, JsonObject, Results, Rows, State
+from hpc_es.core.data import Arrays, JsonObject, Rows, State
 from hpc_es.core.rank_output import say_error
 from hpc_es.training.collective import FailureReport
-from hpc_es.training.generation import MetricsRow
+from hpc_es.training.finished import FinishedGeneration, Measured
+from hpc_es.training.generation import Counters, MetricsRow
 from hpc_es.training.standing import Standing
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class Recorder(Protocol):
 
     @property
     def measured(self) -> Mapping[str, float]:
-        """Results of a final evaluation before the run was resumed."""
+        """Results of a final evaluation of this state, before the run was resumed."""
         ...
 
     @property
@@ -48,32 +49,32 @@ class Recorder(Protocol):
 
     # A generation.
 
-    def evaluated(self, state: State, results: Results[object], evaluation: Rows, units: Sequence[Arrays]) -> None:
-        """Record the evaluations of a generation and what the problem learned, before the update and `add`."""
-        ...
+    def keep(self, measured: State, evaluation: Rows, is_overwritten: bool) -> Measured:
+        """Return the state that an evaluation measured for `add`, with copies of arrays that would change until then.
 
-    def add(self, state: State, row: MetricsRow, solutions: Sequence[JsonObject]) -> None:
-        """Record a finished generation.
-
-        Args:
-            state: the state after it.
-            row: its metrics.
-            solutions: new correct programs.
+        Called before the update, which overwrites the state if `is_overwritten`.
         """
         ...
 
-    def begin_cut(self, outcomes: StoredOutcomes) -> None:
-        """Begin to record a generation that a budget has cut short to these outcomes, before `evaluated`."""
+    def add(self, finished: FinishedGeneration, row: MetricsRow, solutions: Sequence[JsonObject]) -> None:
+        """Record a finished generation with its metrics and new correct programs, which `standing` counts already."""
         ...
 
     def add_cut(
-        self, before: State, after: State, row: MetricsRow, solutions: Sequence[JsonObject], is_new: bool
+        self,
+        finished: FinishedGeneration,
+        row: MetricsRow,
+        solutions: Sequence[JsonObject],
+        *,
+        outcomes: StoredOutcomes,
+        counters: Counters,
+        is_new: bool,
     ) -> None:
-        """Record such a generation (see `add`).
+        """Record a generation that a budget has cut short (see `add`).
 
         Args:
-            before: the state, from which training continues if the budget is raised.
-            after: the same with what the jobs have found.
+            outcomes: from which a run with a larger budget completes it.
+            counters: before it.
             is_new: whether jobs were evaluated, and not all recalled from a checkpoint.
         """
         ...
@@ -136,21 +137,26 @@ class MemoryRecorder:
         self.standing, self.state_is_whole = standing, True
         self.reason = ""  # why the run has ended
 
-    def evaluated(self, state: State, results: Results[object], evaluation: Rows, units: Sequence[Arrays]) -> None:
-        """Record nothing before the update."""
+    def keep(self, measured: State, evaluation: Rows, is_overwritten: bool) -> Measured:
+        """Copy nothing: evaluations of the centre are not recorded."""
+        return Measured(measured)
 
-    def add(self, state: State, row: MetricsRow, solutions: Sequence[JsonObject]) -> None:
+    def add(self, finished: FinishedGeneration, row: MetricsRow, solutions: Sequence[JsonObject]) -> None:
         """Continue with the state after a generation."""
-        self.standing.state = state
-
-    def begin_cut(self, outcomes: StoredOutcomes) -> None:
-        """Record nothing before `add_cut`."""
+        self.standing.state = finished.state
 
     def add_cut(
-        self, before: State, after: State, row: MetricsRow, solutions: Sequence[JsonObject], is_new: bool
+        self,
+        finished: FinishedGeneration,
+        row: MetricsRow,
+        solutions: Sequence[JsonObject],
+        *,
+        outcomes: StoredOutcomes,
+        counters: Counters,
+        is_new: bool,
     ) -> None:
         """Keep what the jobs have found."""
-        self.standing.cut_short(after)
+        self.standing.cut_short(finished.update.state)
 
     def replayed(self, state: State) -> None:
         """Do nothing: no run without files is resumed."""

@@ -37,8 +37,9 @@ from hpc_es.training.build import BuiltTask, Parts, build_parts, build_task, pre
 from hpc_es.training.collective import CollectiveExit, ExitReason, on_rank_0
 from hpc_es.training.compatibility import require_gradient
 from hpc_es.training.failure import report_failure
+from hpc_es.training.finished import AfterTrainStep
 from hpc_es.training.generation import MetricsRow
-from hpc_es.training.loop import AfterTrainStep, Training
+from hpc_es.training.loop import Training
 from hpc_es.training.sizes import sized, with_sizes
 
 if TYPE_CHECKING:
@@ -311,9 +312,9 @@ class Run:
             config,
             world,
             parts,
-            signals.count,
-            writer,
-            state,
+            signals=signals.count,
+            recorder=writer,
+            state=state,
             after_train_step=request.after_train_step,
             profiler=profiler,
             rank_log=log,
@@ -396,7 +397,7 @@ class Run:
             raise UserError(f"{why}, expected 'synchronous' for update()")
         if not self._is_open:
             raise UserError("the run has ended: update() needs a run in progress")
-        self.training.callers_results = algorithm.results_of(self.state, sample)
+        self.training.learn_next(algorithm.results_of(self.state, sample))
 
     def checkpoint(self) -> Path | None:
         """Save the last finished generation now; return the file, None on ranks other than 0. RunError."""

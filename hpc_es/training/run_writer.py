@@ -17,7 +17,7 @@ from hpc_es.config import user_code
 from hpc_es.config.options import warnings_of
 from hpc_es.config.resolved import config_hash, dump, resolved, software_warning, sources, with_history
 from hpc_es.config.schema import Config, Report
-from hpc_es.core.data import IMAGE, Array, Arrays, JsonObject, Results, Rows, State, without_info
+from hpc_es.core.data import IMAGE, Array, Arrays, JsonObject, Rows, State, without_info
 from hpc_es.core.errors import RunError, UserError
 from hpc_es.core.interfaces import Problem
 from hpc_es.core.machine import as_comment, environment_info
@@ -44,8 +44,9 @@ from hpc_es.storage.status import (
 from hpc_es.storage.trust import trust_imported, trust_own
 from hpc_es.training.collective import FailureReport
 from hpc_es.training.compatibility import points_text, rounding_warnings
+from hpc_es.training.finished import FinishedGeneration, Measured
 from hpc_es.training.found import CentreEvaluation
-from hpc_es.training.generation import NOTHING_USED, MetricsRow
+from hpc_es.training.generation import NOTHING_USED, Counters, MetricsRow
 from hpc_es.training.journal import UpdateJournal, UpdateReplay
 from hpc_es.training.outcomes import StoredOutcomes
 from hpc_es.training.recorder import long_wait_message
@@ -192,7 +193,8 @@ class RunWriter:
             seconds = {"seconds": old.counters["seconds"]}
             self.standing.counters, self.standing.final = {**NOTHING_USED, **old.cut.counters, **seconds}, {}
             self.pending = old.cut
-        self.measured = final_evaluation(self.directory, old.generation if old else None)
+        generation = old.generation if old else None
+        self.measured: Mapping[str, float] = final_evaluation(self.directory, generation)
         self._saved_generation = old.generation if old else -1
         self._saved_at, self._saving_seconds = time.monotonic(), 0.0  # end of the last checkpoint, and its time
         self._journal = UpdateJournal(
@@ -304,56 +306,68 @@ class RunWriter:
 
     # A generation.
 
-    def evaluated(self, state: State, results: Results[object], evaluation: Rows, units: Sequence[Arrays]) -> None:
-        """Record the evaluations of a generation and the inputs of its update, before the update and `add`."""
-        if self._cut is None:
-            self._journal.add(results, units)
-        self._image = next((arrays[IMAGE] for arrays in results.chunk_arrays if IMAGE in arrays), None)
-        is_best = len(evaluation) > 0 and self.standing.is_better(state, evaluation)
-        self._best_arrays = {name: array.copy() for name, array in state.shared.items()} if is_best else None
-        self._evaluation = evaluation
-        if self._problem.coordinate_names:
-            self._evaluations.write(state.generation, self._problem.evaluations(state, results, evaluation))
+    def keep(self, measured: State, evaluation: Rows, is_overwritten: bool) -> Measured:
+        """Return the state that an evaluation measured, as a copy if its arrays are recorded (see `Recorder.keep`)."""
+        is_best = len(evaluation) > 0 and self.standing.is_better(measured, evaluation)
+        is_listed = len(evaluation) > 0 and bool(self._problem.coordinate_names)
+        if is_best or (is_listed and is_overwritten):
+            shared = {name: array.copy() for name, array in measured.shared.items()}
+            measured = dataclasses.replace(measured, shared=shared)
+        return Measured(measured, is_best)
 
-    def add(self, state: State, row: MetricsRow, solutions: Sequence[JsonObject]) -> None:
+    def add(self, finished: FinishedGeneration, row: MetricsRow, solutions: Sequence[JsonObject]) -> None:
         """Record a finished generation: logs, progress, best evaluation, triggers (see `Recorder.add`)."""
-        self.standing.state, self.standing.final, self.pending = state, {}, None
-        self._metrics.add(row, len(self._evaluation) > 0, self._image)
-        self._add(row, solutions)
+        self._journal.add(finished.evaluated.results, finished.update.units)
+        self._write_evaluations(finished)
+        self.standing.state, self.standing.final = finished.state, {}
+        self.pending, self.measured = None, {}
+        self._metrics.add(row, len(finished.evaluated.evaluation) > 0, _image(finished))
+        self._add(finished, row, solutions)
         self._triggers(self._trigger_values())
         self.beat()
 
-    def begin_cut(self, outcomes: StoredOutcomes) -> None:
-        """Begin to record a generation that a budget has cut short; its lines are not part of the next checkpoint."""
-        counters = {name: value for name, value in self.standing.counters.items() if name != "seconds"}
-        self._cut, self._lengths_before_cut = CutShort(counters, outcomes.pack()), self._file_lengths()
-
     def add_cut(
-        self, before: State, after: State, row: MetricsRow, solutions: Sequence[JsonObject], is_new: bool
+        self,
+        finished: FinishedGeneration,
+        row: MetricsRow,
+        solutions: Sequence[JsonObject],
+        *,
+        outcomes: StoredOutcomes,
+        counters: Counters,
+        is_new: bool,
     ) -> None:
-        """Record such a generation: logs, progress, best evaluation (see `Recorder.add_cut`)."""
-        self.standing.cut_short(after)
+        """Record such a generation; its lines are not part of the next checkpoint (see `Recorder.add_cut`)."""
+        used = {name: value for name, value in counters.items() if name != "seconds"}
+        self._cut, self._lengths_before_cut = CutShort(used, outcomes.pack()), self._file_lengths()
+        self._write_evaluations(finished)
+        self.standing.cut_short(finished.update.state)
         if is_new:
-            self._saved_generation = -1
+            self._saved_generation, self.measured = -1, {}
         else:
             _, self.standing.final = self._after_pending  # with the final evaluation
         self.pending = None
-        self._metrics.add_last(row, self._image)
-        self._add(row, solutions)
+        self._metrics.add_last(row, _image(finished))
+        self._add(finished, row, solutions)
         self.beat()
 
-    def _add(self, row: MetricsRow, solutions: Sequence[JsonObject]) -> None:
+    def _write_evaluations(self, finished: FinishedGeneration) -> None:
+        if self._problem.coordinate_names:
+            evaluated, measured = finished.evaluated, finished.measured.state
+            evaluations = self._problem.evaluations(measured, evaluated.results, evaluated.evaluation)
+            self._evaluations.write(measured.generation, evaluations)
+
+    def _add(self, finished: FinishedGeneration, row: MetricsRow, solutions: Sequence[JsonObject]) -> None:
         """Record new programs, the best evaluation and the progress."""
         if solutions:
             self._programs.write(solutions)
-        mean, shared = row["evaluation_return_mean"], self._best_arrays
-        is_best = mean is not None and shared is not None
-        if mean is not None and shared is not None:
-            rows = without_info(self._evaluation) if self._problem.derives_fitness else None
-            measured = CentreEvaluation(self._evaluation, self._problem.episodes_per_job)
+        evaluation, mean = finished.evaluated.evaluation, row["evaluation_return_mean"]
+        is_best = finished.measured.is_best and mean is not None
+        if finished.measured.is_best and mean is not None:
+            rows = without_info(evaluation) if self._problem.derives_fitness else None
+            measured = CentreEvaluation(evaluation, self._problem.episodes_per_job)
             generation, error = int(row["generation"] or 0), measured.standard_error
+            shared = finished.measured.state.shared
             self.standing.best = Best(float(mean), generation, shared, rows, error, measured.episodes)
-            self._best_arrays = None
         best = self.standing.best
         self.progress.update(row, best.return_ if best else None)
         if is_best:
@@ -550,6 +564,11 @@ class RunWriter:
         self._evaluations.close()
         self.progress.close()
         self._opened.lock.release()
+
+
+def _image(finished: FinishedGeneration) -> Array | None:
+    """Return the first image that a chunk has sent, or None."""
+    return next((arrays[IMAGE] for arrays in finished.evaluated.results.chunk_arrays if IMAGE in arrays), None)
 
 
 def final_results(status: Mapping[str, Any]) -> dict[str, float]:

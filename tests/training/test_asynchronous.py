@@ -12,7 +12,7 @@ HEAD = """
 import sys, time
 from dataclasses import replace
 import numpy as np
-from hpc_es.training.asynchronous import AsynchronousPhase
+from hpc_es.training.asynchronous import AsynchronousExchange
 from hpc_es.training.collective import FailureReports
 from hpc_es.tasks.problems import ProblemDefaults
 from hpc_es.training.build import Parts
@@ -47,7 +47,7 @@ def phase():
     work = work or Work(world, "on_demand", "auto", lambda: signals)
     reports = FailureReports(world, lambda report: print(report.line(), flush=True))
     parts = Parts(None, None, ProblemDefaults(), None, Toy(), ROW, 2, "fixed")
-    return AsynchronousPhase(world, work, MpiExecutor(world, work, lambda: signals, reports), parts)
+    return AsynchronousExchange(world, work, MpiExecutor(world, work, lambda: signals, reports), parts)
 
 SLOW, signals, again, work = 0.0, 0, 0, None
 """

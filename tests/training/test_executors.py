@@ -49,7 +49,7 @@ class Clocked:
         headers = np.zeros(2, HEADER)
         headers["environment"] = evaluating / 2
         evaluated = Evaluated(headers, Results(np.zeros(0, row_dtype()), []), np.zeros(0, row_dtype()))
-        return self.alone.is_next(was_alone, {"seconds_this_generation": seconds}, evaluated)
+        return self.alone.is_next(was_alone, seconds, evaluated)
 
     def tried(self, together: float, alone: float) -> int:
         """Generations alone in the first trial."""
