@@ -31,10 +31,11 @@ from benchmarks.jobs import ROOT
 from benchmarks.learning_plot import means
 from hpc_es.cluster.delayed import DelayedSimulation
 from hpc_es.config.loading import load
-from hpc_es.core.data import Float64, Results
+from hpc_es.core.data import Float64
 from hpc_es.report import curves
 from hpc_es.storage.files import written
 from hpc_es.training.chunking import evaluating_ranks
+from hpc_es.training.finished import FinishedGeneration
 
 DELAYS = (0, 1, 2)
 RANKS, STEP_SECONDS = 32, 0.01  # of the simulated job
@@ -111,8 +112,8 @@ class Run:
         self.directory.mkdir(parents=True, exist_ok=True)
         with hpc_es.train(config, self.directory) as run, self.lengths_file.open("a") as file:
             training = run._run.training
-            writer: Any = training.writer
-            writer.evaluated = _recording(writer.evaluated, lambda: training.state.generation, file.write)
+            recorder: Any = training.recorder
+            recorder.add = _recording(recorder.add, file.write)
             for _ in run:
                 file.flush()
         if training.exit_status:
@@ -135,14 +136,12 @@ class Run:
         return Result(self.study.config, self.delay, self.seed, *end)
 
 
-def _recording(
-    evaluated: Callable[..., None], generation: Callable[[], int], write: Callable[[str], object]
-) -> Callable[..., None]:
-    """Return a function that calls `evaluated` and writes the lengths of a generation's episodes."""
+def _recording(add: Callable[..., None], write: Callable[[str], object]) -> Callable[..., None]:
+    """Return a function that calls `add` and writes the lengths of a generation's episodes."""
 
-    def record(state: object, results: Results[object], *others: object) -> None:
-        write(json.dumps([generation() - 1, results.rows["length"].tolist()]) + "\n")
-        evaluated(state, results, *others)
+    def record(finished: FinishedGeneration, *others: object) -> None:
+        write(json.dumps([finished.before.generation, finished.evaluated.results.rows["length"].tolist()]) + "\n")
+        add(finished, *others)
 
     return record
 

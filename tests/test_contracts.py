@@ -45,7 +45,8 @@ from hpc_es.noise.counter import CounterNoise
 from hpc_es.noise.table import TableNoise, fill
 from hpc_es.training.build import Parts, build_parts, build_task
 from hpc_es.training.executors import SerialExecutor
-from hpc_es.training.generation import Gathered, Generation, UpdateInputs, update_state
+from hpc_es.training.generation import Generation, UpdateInputs, update_state
+from hpc_es.training.messages import Gathered
 from tests.helpers.populations import centre, population
 from tests.helpers.toys import batch, nothing
 

@@ -24,7 +24,6 @@ def main() -> None:
     """Assign chunks that no rank evaluates."""
     world = connect()
     work = Work(world, "on_demand", False)
-    world.poll = None
     world.barrier()
     if world.rank:
         for _ in range(REQUESTS):
@@ -37,7 +36,7 @@ def main() -> None:
         time.sleep(PAUSE_SECONDS)
         since = time.process_time()
         while len(work._left) > world.size:
-            work._check_messages()
+            work.check_messages()
         result = {"ranks": world.size, "capacity": chunks / (time.process_time() - since)}
         print(json.dumps(result))
     world.finalize()

@@ -202,9 +202,8 @@ class Repetitions:
     def _wait_for_groups(self, reason: ExitReason) -> ExitReason:
         """Wait for the other groups, and write the summary on rank 0; return the common reason."""
         own = json.dumps({"status": reason.status, "text": reason.text}).encode()
-        before, self.world.poll = self.world.poll, GroupPoll(self)
-        gathered = self.world.allgather(np.frombuffer(own, np.uint8))
-        self.world.poll = before
+        with self.world.polling(GroupPoll(self)):
+            gathered = self.world.allgather(np.frombuffer(own, np.uint8))
         for other in gathered:
             reason = combine(reason, ExitReason(**json.loads(other.tobytes())))
         if self.world.rank == 0:

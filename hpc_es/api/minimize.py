@@ -44,7 +44,8 @@ from hpc_es.training.executors import Executor
 from hpc_es.training.generation import MetricsRow
 from hpc_es.training.loop import Training
 from hpc_es.training.pool import PoolExecutor, Workers, alone, one_thread, require_pool
-from hpc_es.training.recorder import Recorder
+from hpc_es.training.recorder import MemoryRecorder
+from hpc_es.training.standing import Standing
 
 EVALUATIONS = 10_000  # default limit
 # Stopping criteria that mean convergence; the others mean divergence or a limit.
@@ -205,7 +206,6 @@ def minimize(
                 )
         finally:
             signals.restore()
-            world.poll = None
 
 
 def _config(
@@ -283,20 +283,20 @@ def _run(
     verbose: bool,
 ) -> Minimum:
     state = parts.initial()
-    recorder = Recorder(config, parts.problem, state) if world.rank == 0 else None
-    progress = (
-        Progress(None, config.stop, goal="minimise", metrics=config.setup.metrics)
-        if verbose and recorder is not None
-        else None
-    )
+    recorder = MemoryRecorder(Standing(config, parts.problem, state)) if world.rank == 0 else None
+    progress = None
+    if verbose and recorder is not None:
+        progress = Progress(None, config.stop, goal="minimise", metrics=config.setup.metrics)
     if progress is not None and (text := points_text(config, parts.problem)):
         progress.message(text)
-    training = Training(config, world, parts, signals.count, recorder, state, make_executor=make_executor)
+    training = Training(
+        config, world, parts, signals=signals.count, recorder=recorder, state=state, make_executor=make_executor
+    )
     signals.abort_if_hung = training.abort_if_hung
     call = _with_scipy_arguments(callback) if callback is not None else None
     is_stopped = False
     row: MetricsRow = {}
-    with contextlib.closing(training):
+    with contextlib.closing(training), world.polling(training.check_messages):
         for row in training.run():
             if progress is not None:
                 progress.update(row)
@@ -322,7 +322,8 @@ def _run(
         return {**vars(best), "x": best.x.tolist(), "reason": reason, "status": status, "metrics": finite(row)}
 
     try:
-        _, message = on_rank_0(world, result, dict)
+        with world.polling(training.check_messages):
+            _, message = on_rank_0(world, result, dict)
     except CollectiveExit as ended:
         raise RunFailedError(ended.reason.text) from None
     return Minimum(**{**message, "x": np.array(message["x"])})
@@ -341,16 +342,16 @@ def _with_scipy_arguments(callback: Callback) -> Callable[[Minimum], object]:
     return callback
 
 
-def _so_far(config: Config, parts: Parts, training: Training, recorder: Recorder, metrics: MetricsRow) -> Minimum:
+def _so_far(config: Config, parts: Parts, training: Training, recorder: MemoryRecorder, metrics: MetricsRow) -> Minimum:
     """Return the best vector so far; NaN before the first successful evaluation."""
-    found = recorder.outcome(training.state)  # of a generation that was cut short, too
+    found = recorder.standing.outcome  # of a generation that was cut short, too
     best = BestVector.from_arrays(parts.problem.carried().extract_from(found).master)
     coordinates = config.task.coordinates()
     values = [] if math.isnan(best.value) else coordinates.decoded(best.x)
     return Minimum(
         x=best.x,
         f=best.value,
-        evaluations=int(recorder.counters["episodes"]),
+        evaluations=int(recorder.standing.counters["episodes"]),
         generations=training.state.generation,
         reason="",
         parameters=dict(zip(coordinates.names, values, strict=False)),
@@ -359,11 +360,11 @@ def _so_far(config: Config, parts: Parts, training: Training, recorder: Recorder
     )
 
 
-def _status(config: Config, recorder: Recorder, violation: float) -> int:
+def _status(config: Config, recorder: MemoryRecorder, violation: float) -> int:
     """Return the status of a search that neither the callback nor a signal has ended."""
     stop = config.stop
-    is_reached = stop.target_value is not None and recorder.is_reached(stop.target_value)
+    is_reached = stop.target_value is not None and recorder.standing.is_reached(stop.target_value)
     if is_reached or (not violation and any(name in CONVERGENCE for name in recorder.reason.split(", "))):
         return SUCCESS
-    is_over = stop.episodes is not None and recorder.counters["episodes"] >= stop.episodes
+    is_over = stop.episodes is not None and recorder.standing.counters["episodes"] >= stop.episodes
     return LIMIT if is_over else NOT_CONVERGED

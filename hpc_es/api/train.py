@@ -28,8 +28,8 @@ from hpc_es.mpi.world import World
 from hpc_es.training.build import decide_device, valid_config
 from hpc_es.training.collective import CollectiveExit, config_from_message, config_message, on_all_ranks, on_rank_0
 from hpc_es.training.compatibility import require_gradient
+from hpc_es.training.finished import AfterTrainStep
 from hpc_es.training.generation import MetricsRow
-from hpc_es.training.loop import AfterTrainStep
 from hpc_es.training.pool import Workers, alone, one_thread, require_pool
 from hpc_es.training.run import Run, RunRequest, start_run
 from hpc_es.training.triggers import IntervalTrigger

@@ -65,7 +65,7 @@ def _connect() -> World:
     comms = create_communicators(MPI, MPI.COMM_WORLD)
     if comms.node.rank == 0:  # all ranks are past MPI_Init
         shared.unlink_segments()
-    return World(library, comms)
+    return World.connect(library, comms)
 
 
 @contextlib.contextmanager

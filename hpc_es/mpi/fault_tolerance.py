@@ -52,7 +52,10 @@ class UlfmFaultTolerance:
 
     def regroup(self, is_done: bool, can_continue: bool) -> Regroup:
         """Agree by ULFM, and shrink the communicators to the surviving ranks."""
-        self.world.poll = None  # it could raise, but all ranks must take the same steps here
+        with self.world.polling(None):  # which could raise, but all ranks must take the same steps here
+            return self._regroup(is_done, can_continue)
+
+    def _regroup(self, is_done: bool, can_continue: bool) -> Regroup:
         if not is_done:
             self.comms.collectives.Revoke()
             self.comms.messages.Revoke()

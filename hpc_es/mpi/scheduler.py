@@ -55,7 +55,10 @@ def evaluators(ranks: int, master_evaluates: Literal["auto"] | bool) -> range:
 
 
 class Work:
-    """Assigns and evaluates the chunks of a round; `poll` also checks for signals."""
+    """Assigns and evaluates the chunks of a round; `poll` also checks for signals.
+
+    Requests and signals are also looked at while a rank waits: `with world.polling(work.check_messages)`.
+    """
 
     def __init__(
         self,
@@ -90,7 +93,6 @@ class Work:
         self._last_poll = 0.0
         self._is_polling = self._evaluating = False
         self.arrived: deque[tuple[int, Int64]] = deque()  # rank 0: (source, values) of messages other than requests
-        world.poll = self._check_messages
 
     def set_evaluators(self, rank_0_evaluates: bool) -> None:
         """Choose, on all ranks alike and between rounds, whether rank 0 evaluates."""
@@ -169,7 +171,7 @@ class Work:
         while number != DONE:
             outcomes[chunks[number].index] = self._evaluated(chunks[number], evaluate)
             self._unfinished[0] = 0
-            self._check_messages()
+            self.check_messages()
             number = self._next()
             self._unfinished[0] = int(number != DONE)
         self._world.wait_until(lambda: self._busy == 0)  # while polls answer requests
@@ -225,7 +227,7 @@ class Work:
             self._in_progress.polls += 1
         if now - self._last_poll > POLL_SECONDS:
             self._last_poll = now
-            self._check_messages()
+            self.check_messages()
         if self._is_closed and self._gives_up:
             self._gives_up = False
             raise GenerationClosed(GIVEN_UP)
@@ -241,7 +243,8 @@ class Work:
         for rank in sorted(self._closed_ranks):
             self._world.send(rank, Tag.CLOSE, [])
 
-    def _check_messages(self) -> None:
+    def check_messages(self) -> None:
+        """Check for signals and, on rank 0, answer requests; called by `poll`, and while this rank waits."""
         self._process.end_forked()  # before it takes part in the messages of its parent
         if self._signals() >= 2:
             raise GiveUp("a second signal was received")

@@ -42,11 +42,11 @@ PATIENT_SLEEP_SECONDS = 20e-3  # while rank 0 works alone for seconds, on a core
 
 
 class Waiting:
-    """Waits for requests; `waited` is the total time in seconds, `poll` is called repeatedly, to check for signals."""
+    """Waits for requests; `waited` is the total time in seconds."""
 
     def __init__(self) -> None:
         self.waited = 0.0
-        self.poll: Callable[[], None] | None = None
+        self._poll: Callable[[], None] | None = None
         self._abandoned: list[MPI.Request] = []
         self._polling = False
         self._max_sleep = MAX_SLEEP_SECONDS
@@ -62,6 +62,15 @@ class Waiting:
         finally:
             self._max_sleep = before
 
+    @contextlib.contextmanager
+    def polling(self, poll: Callable[[], None] | None) -> Iterator[None]:
+        """Call `poll` again and again while this rank waits in this context, such as to check for signals."""
+        before, self._poll = self._poll, poll
+        try:
+            yield
+        finally:
+            self._poll = before
+
     def wait(self, request: MPI.Request) -> None:
         """Wait for a request without occupying the core or blocking Python's signal handlers."""
         try:
@@ -76,7 +85,7 @@ class Waiting:
             return
         start, before = time.perf_counter(), self.waited
         while not done():
-            self._poll()
+            self._call_poll()
             waited = time.perf_counter() - start
             if waited < SPIN_SECONDS:
                 os.sched_yield()  # with more ranks than cores, the awaited rank may be queued for this core
@@ -84,12 +93,12 @@ class Waiting:
                 time.sleep(min(max(SLEEP_FRACTION * waited, MIN_SLEEP_SECONDS), self._max_sleep))
         self.waited = before + time.perf_counter() - start  # not +=: waits inside `poll` are part of this wait
 
-    def _poll(self) -> None:
-        if self.poll is None or self._polling:
+    def _call_poll(self) -> None:
+        if self._poll is None or self._polling:
             return
         self._polling = True  # waits inside `poll` do not poll again
         try:
-            self.poll()
+            self._poll()
         finally:
             self._polling = False
 
@@ -187,7 +196,7 @@ def create_communicators(mpi: ModuleType, ranks: MPI.Comm) -> Communicators:
 
 
 class World(Waiting):
-    """The ranks of the job, as seen by one of them; `connect()` returns it.
+    """The ranks of the job, as seen by one of them; a world of one rank needs no communicators.
 
     `notes` are lines for the log, such as about memory that is not shared.
     """
@@ -203,9 +212,18 @@ class World(Waiting):
         self._own_messages: deque[tuple[int, Int64]] = deque()  # of a world of one rank
         self._finalized = False
         self.use_comms(comms)
-        process = f"{os.uname().nodename}\n{os.getpid()}".encode()
-        processes = [bytes(text).decode().split("\n") for text in self.allgather(np.frombuffer(process, np.uint8))]
-        self._table = [(rank, host, int(pid)) for rank, (host, pid) in enumerate(processes)]
+        # That of a world of one rank; `connect` asks the other ranks.
+        self._table = [(self.rank, os.uname().nodename, os.getpid())]
+
+    @classmethod
+    def connect(cls, library: str, comms: Communicators) -> World:
+        """Return the world of these ranks, which tell each other their hosts; every one of them calls this."""
+        world = cls(library, comms)
+        (_, host, pid) = world._table[0]
+        own = np.frombuffer(f"{host}\n{pid}".encode(), np.uint8)
+        processes = [bytes(text).decode().split("\n") for text in world.allgather(own)]
+        world._table = [(rank, host, int(pid)) for rank, (host, pid) in enumerate(processes)]
+        return world
 
     def use_comms(self, comms: Communicators | None, survivors: Sequence[int] = ()) -> None:
         """Use these communicators from now on; `survivors` are the previous ranks of the remaining ones, in order."""
@@ -243,7 +261,7 @@ class World(Waiting):
         if groups not in self._groups:
             group = next(g for g in range(groups) if self.rank < -(-self.size * (g + 1) // groups))
             self.barrier()  # so that all ranks enter the blocking calls together
-            self._groups[groups] = World(self.library, self.comms.split(group, self.rank))
+            self._groups[groups] = World.connect(self.library, self.comms.split(group, self.rank))
         return self._groups[groups]
 
     # Collectives, which every rank calls in the same order.

@@ -8,22 +8,26 @@ reproducible. A job of one rank evaluates and updates in turn.
 
 from __future__ import annotations
 
+import contextlib
+import math
+import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
-from hpc_es.core.data import Arrays, Results, Rows, State
+from hpc_es.core.data import Outcome, Results, State
 from hpc_es.mpi.scheduler import Work
 from hpc_es.mpi.tags import Tag
-from hpc_es.mpi.world import World, decode, encode, from_words, to_words
+from hpc_es.mpi.world import World
 from hpc_es.training.build import Parts
+from hpc_es.training.command import Command, failing_everywhere
+from hpc_es.training.commander import Commander
 from hpc_es.training.executors import MpiExecutor
-from hpc_es.training.generation import HEADER, Evaluated, Generation, fitness_of
-
-END = -1
-ARRAY, FAILURES = "array/", "failures"
+from hpc_es.training.finished import FinishedGeneration
+from hpc_es.training.generation import Evaluated, Generation, fitness_of
+from hpc_es.training.messages import ChunkResult, EndTask, Header, StateTask, decoded, encoded
+from hpc_es.training.this_rank import ThisRank
 
 
 @dataclass(frozen=True)
@@ -34,8 +38,40 @@ class AsynchronousUpdate:
     staleness: int  # updates since the worker received its theta
 
 
-class AsynchronousPhase:
-    """One phase of asynchronous updates; rank 0 calls `updates`, every other rank `serve_worker`."""
+class Asynchronous:
+    """Asynchronous updates until the next evaluation is due: a phase of the training loop (`Phase`)."""
+
+    def __init__(self, rank: ThisRank, commander: Commander | None) -> None:
+        self._rank, self._commander = rank, commander
+
+    def generations(self, command: Command, started: float) -> Generator[FinishedGeneration]:
+        """Yield updates, each as a generation; the first one has the evaluation that all ranks begin with."""
+        rank, interval = self._rank, self._rank.evaluations.interval
+        evaluation = np.zeros(0, rank.parts.row)
+        if interval:
+            evaluation = rank.evaluate_centre(command).evaluation
+        exchange = AsynchronousExchange(rank.world, rank.work, rank.mpi_executor(), rank.parts)
+        commander = self._commander
+        if commander is None:
+            exchange.serve_worker(rank.state)
+            return
+        due = (rank.state.generation // interval + 1) * interval if interval else math.inf  # the next evaluation
+        started = time.perf_counter()
+        updates = exchange.updates(lambda: rank.state, lambda: commander.goes_on() and rank.state.generation < due)
+        with contextlib.closing(updates):
+            for update in updates:
+                evaluated = replace(update.evaluated, evaluation=evaluation)
+                with failing_everywhere(rank.world, updates.close):
+                    staleness = {"staleness": float(update.staleness)}
+                    finished = rank.finish(evaluated, started, rank.executor, metrics=staleness)
+                yield finished
+                started, evaluation = time.perf_counter(), evaluation[:0]
+                if not commander.goes_on():
+                    break
+
+
+class AsynchronousExchange:
+    """The messages of a phase of asynchronous updates; rank 0 calls `updates`, every other rank `serve_worker`."""
 
     def __init__(self, world: World, work: Work, executor: MpiExecutor, parts: Parts) -> None:
         self._world, self._work, self._executor, self._parts = world, work, executor, parts
@@ -80,41 +116,38 @@ class AsynchronousPhase:
         for _ in range(pending):
             self._receive_result()
         for worker in self._workers:
-            self._world.send(worker, Tag.TASK, [END])
+            self._world.send(worker, Tag.TASK, encoded(EndTask()))
 
     def _send_task(self, worker: int, number: int, state: State) -> int:
         """Send the state and the number of a chunk to a worker; return the generation of the state."""
-        self._world.send(worker, Tag.TASK, to_words(encode({"number": np.array(number), **state.shared})))
+        self._world.send(worker, Tag.TASK, encoded(StateTask(number, state.shared)))
         return state.generation
 
-    def _receive_result(self) -> tuple[int, tuple[Rows, Arrays, npt.NDArray[np.void]]]:
-        """Return the rank of a worker, and the rows and arrays of its chunk and HEADER[1]."""
+    def _receive_result(self) -> tuple[int, tuple[Outcome, Header]]:
+        """Return the rank of a worker, and the outcome of its chunk and HEADER[1]."""
         self._world.wait_until(lambda: bool(self._work.arrived))
         worker, words = self._work.arrived.popleft()
-        message = decode(from_words(words))
-        if FAILURES in message:
-            self._reports.write([message.pop(FAILURES)])
-        rows = np.frombuffer(message.pop("rows").tobytes(), self._parts.row)
-        header = np.frombuffer(message.pop("header").tobytes(), HEADER)
-        return worker, (rows, {name.removeprefix(ARRAY): array for name, array in message.items()}, header)
+        result = decoded(words, self._parts.row)
+        assert isinstance(result, ChunkResult)
+        if result.failures is not None:
+            self._reports.write([result.failures])
+        return worker, (result.outcome, result.header)
 
-    def _evaluated(self, state: State, rows: Rows, arrays: Arrays, header: npt.NDArray[np.void]) -> Evaluated:
-        results = Results[None](rows, [arrays], fitness=fitness_of(self._parts, state, rows))
+    def _evaluated(self, state: State, outcome: Outcome, header: Header) -> Evaluated:
+        rows = outcome.rows
+        results = Results[None](rows, [outcome.arrays], fitness=fitness_of(self._parts, state, rows))
         return Evaluated(header, results, np.zeros(0, self._parts.row))
 
     def serve_worker(self, state: State) -> None:
         """Evaluate chunks until rank 0 ends the phase."""
         while True:
-            words = self._world.receive(0, Tag.TASK)
+            task = decoded(self._world.receive(0, Tag.TASK), self._parts.row)
             self._executor.clock.add_idle()
-            if words[0] == END:
+            if not isinstance(task, StateTask):
                 return
-            shared = decode(from_words(words))
-            number = int(shared.pop("number"))
-            generation = Generation(self._parts, replace(state, generation=number, shared=shared))
-            rows, arrays, header = self._executor.evaluate_here(generation)
-            message = {"rows": rows.view(np.uint8), "header": header.view(np.uint8)}
-            if self._reports.pending:
-                message[FAILURES] = self._reports.take()
-            message |= {ARRAY + name: array for name, array in arrays.items()}
-            self._world.send(0, Tag.RESULT, to_words(encode(message)))
+            number = task.generation
+            generation = Generation(self._parts, replace(state, generation=number, shared=task.shared))
+            outcome, header = self._executor.evaluate_here(generation)
+            sent = Outcome(outcome.rows, outcome.arrays)
+            failures = self._reports.take() if self._reports.pending else None
+            self._world.send(0, Tag.RESULT, encoded(ChunkResult(number, 0, sent, header, failures)))

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from typing import NoReturn
 
 import numpy as np
 
+from hpc_es.core.errors import RunError, RunFailedError
 from hpc_es.mpi.world import Int64, World
 from hpc_es.training.chunking import CutPlan
 from hpc_es.training.collective import Transfer
@@ -62,6 +66,22 @@ class Command:
             limit=None if limit < 0 else limit,
             stored=stored,
         )
+
+
+def fail(world: World, reason: str) -> NoReturn:
+    """Rank 0: end the run on all ranks, which wait for the next command, with RunFailedError."""
+    Command(kind=Kind.FAIL).broadcast(world)
+    raise RunFailedError(world.broadcast_text(reason))
+
+
+@contextlib.contextmanager
+def failing_everywhere(world: World, before: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Rank 0: make a RunError in here, such as a full disk, end all ranks, after `before` lets them wait for it."""
+    try:
+        yield
+    except RunError as error:
+        before()
+        fail(world, str(error))
 
 
 def _received(world: World, numbers: Int64, count: int) -> Int64:

@@ -17,21 +17,36 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
 from hpc_es.algorithms.common.delay import DelayLine
-from hpc_es.core.data import Array, Arrays, Chunk, Outcome, Poll, State
+from hpc_es.core.data import Arrays, Chunk, Outcome, Poll, State
 from hpc_es.core.errors import RunError
 from hpc_es.mpi.scheduler import Work
 from hpc_es.mpi.tags import Tag
-from hpc_es.mpi.world import Int64, World, decode, encode, from_words, to_words
+from hpc_es.mpi.world import Int64, World
 from hpc_es.training.build import Parts
 from hpc_es.training.chunking import CutPlan
+from hpc_es.training.command import Command, failing_everywhere
+from hpc_es.training.commander import Commander
 from hpc_es.training.executors import MpiExecutor, add_headers, gathered_here
-from hpc_es.training.generation import HEADER, Evaluated, Generation, TimedChunk, Update
-from hpc_es.training.outcomes import PURPOSES, packed_outcome, unpacked_outcome
+from hpc_es.training.finished import FinishedGeneration, Update
+from hpc_es.training.generation import Evaluated, Generation
+from hpc_es.training.messages import (
+    HEADER,
+    BlockResult,
+    BlocksTask,
+    ChunkResult,
+    ChunkTask,
+    EndTask,
+    Header,
+    Message,
+    StateTask,
+    TimedChunk,
+    decoded,
+    encoded,
+)
+from hpc_es.training.this_rank import ThisRank
 
-SHARED, FAILURES = "shared/", "failures"
 AHEAD_SECONDS = 0.02  # mean of chunks below which workers get the next one ahead, since they would wait for the answer
 SHARED_UPDATE_SECONDS = 0.005  # of the blocks of an update; waiting workers compute some of them if it takes longer
 
@@ -45,7 +60,7 @@ class OpenGeneration:
 
     generation: Generation
     measured: State  # what its evaluation measures
-    headers: npt.NDArray[np.void]  # HEADER[ranks]
+    headers: Header  # HEADER[ranks]
     missing: int = 0  # chunks of the current round without an outcome
     outcomes: dict[int, Outcome] = field(default_factory=dict)  # by chunk index
     timed: dict[int, TimedChunk] = field(default_factory=dict)  # by chunk index
@@ -58,30 +73,72 @@ class OpenGeneration:
         """Return the message with the state of jobs or of evaluations, int64[...]."""
         if is_evaluation not in self.messages:
             state = self.measured if is_evaluation else self.generation.state
-            number = np.array([self.generation.number, is_evaluation], np.int64)
-            arrays = {SHARED + name: array for name, array in state.shared.items()}
-            self.messages[is_evaluation] = to_words(encode({"state": number, **arrays}))
+            self.messages[is_evaluation] = encoded(StateTask(self.generation.number, state.shared, is_evaluation))
         return self.messages[is_evaluation]
 
 
 @dataclass(frozen=True)
-class FinishedGeneration:
-    """A generation whose update is made, on rank 0."""
+class UpdatedGeneration:
+    """A generation whose update is made, but which is not recorded yet, on rank 0."""
 
     evaluated: Evaluated
     measured: State  # what its evaluation measured
-    update: Update | None  # None: it raises RunError
+    update: Update | RunError  # an error is raised when this generation is next
 
 
-class DelayedPhase:
-    """Evaluates generations until rank 0 ends the phase; rank 0 calls `generations`, others `serve_worker`."""
+class Delayed:
+    """Generations, several of them at the same time, until the run ends: a phase of the training loop (`Phase`)."""
+
+    def __init__(self, rank: ThisRank, commander: Commander | None, line: DelayLine) -> None:
+        self._rank, self._commander, self._line = rank, commander, line
+
+    def generations(self, command: Command, started: float) -> Generator[FinishedGeneration]:
+        """Yield generations in order."""
+        rank, commander = self._rank, self._commander
+        exchange = DelayedExchange(rank.world, rank.work, rank.mpi_executor(), rank.parts, self._line)
+        if commander is None:
+            exchange.serve_worker(rank.state.master)
+            return
+        last = rank.config.stop.generations
+        generations = exchange.generations(
+            rank.state,
+            self._update,
+            lambda number: last is None or number < last,
+            rank.evaluations.due,
+            lambda: rank.planner.plan,
+        )
+        with contextlib.closing(generations):
+            for updated in generations:
+                with failing_everywhere(rank.world, generations.close):
+                    finished = self._finish(updated, started)
+                yield finished
+                started = time.perf_counter()
+                if not commander.goes_on():
+                    break
+
+    def _update(self, before: State, evaluated: Evaluated, measured: State) -> Update:
+        updates = self._rank.updates
+        return updates.update(before, evaluated.results, updates.units(evaluated, measured))
+
+    def _finish(self, updated: UpdatedGeneration, started: float) -> FinishedGeneration:
+        """Take over the update of the next generation."""
+        rank, before, evaluated, update = self._rank, self._rank.state, updated.evaluated, updated.update
+        measured = rank.look_before_update(before, updated.measured, evaluated)
+        if isinstance(update, RunError):
+            raise update
+        rank.state = update.state
+        return rank.finished(before, measured, evaluated, update, started=started, executor=rank.executor)
+
+
+class DelayedExchange:
+    """The messages of such a phase, until rank 0 ends it; rank 0 calls `generations`, others `serve_worker`."""
 
     def __init__(self, world: World, work: Work, executor: MpiExecutor, parts: Parts, line: DelayLine) -> None:
         self._world, self._work, self._executor, self._parts, self._line = world, work, executor, parts, line
         assert executor.reports is not None
         self._reports = executor.reports
         self._open: dict[int, OpenGeneration] = {}
-        self._finished: deque[FinishedGeneration] = deque()
+        self._finished: deque[UpdatedGeneration] = deque()
         self._queue: deque[Key] = deque()
         self._chunks: dict[Key, Chunk] = {}
         self._tasks: dict[int, int] = {}  # number of tasks that each worker has
@@ -99,7 +156,7 @@ class DelayedPhase:
         may_open: Callable[[int], bool],
         evaluation_jobs: Callable[[int], int],
         plan: Callable[[], CutPlan],
-    ) -> Generator[FinishedGeneration]:
+    ) -> Generator[UpdatedGeneration]:
         """Yield one generation after the other, on rank 0, with its update.
 
         `apply` makes an update. It may be called before the previous generation is yielded, also during a chunk of rank
@@ -199,14 +256,15 @@ class DelayedPhase:
         workers: list[int] = []
         while self._work.arrived:
             worker, words = self._work.arrived.popleft()
-            message = decode(from_words(words))
-            if FAILURES in message:
-                self._reports.write([message.pop(FAILURES)])
-            if "block" in message:
-                self._collect_block(message)
+            result = decoded(words, self._parts.row)
+            if isinstance(result, BlockResult):
+                self._collect_block(result)
                 continue
+            assert isinstance(result, ChunkResult)
+            if result.failures is not None:
+                self._reports.write([result.failures])
             self._tasks[worker] -= 1
-            self._collect(*_unpacked(worker, message, self._parts))
+            self._collect((result.generation, result.index), worker, result.outcome, result.header)
             workers.append(worker)
         self._hand_out(workers)
 
@@ -229,10 +287,10 @@ class DelayedPhase:
         if (worker, is_evaluation) not in opened.sent:
             opened.sent.add((worker, is_evaluation))
             self._world.send(worker, Tag.TASK, opened.state_message(is_evaluation))
-        self._world.send(worker, Tag.TASK, to_words(encode({"chunk": _numbers(chunk)})))
+        self._world.send(worker, Tag.TASK, encoded(ChunkTask(chunk)))
         self._tasks[worker] += 1
 
-    def _collect(self, key: Key, rank: int, outcome: Outcome, header: npt.NDArray[np.void]) -> None:
+    def _collect(self, key: Key, rank: int, outcome: Outcome, header: Header) -> None:
         """Keep an outcome; after the last one of a round, begin the next round."""
         opened = self._open.get(key[0])
         if opened is None:  # after an update that failed
@@ -273,14 +331,14 @@ class DelayedPhase:
                 gathered.learned,
                 chunk_times=generation.chunk_times(opened.timed),
             )
-            update: Update | None = None
-            with contextlib.suppress(RunError):  # which the caller gets when this generation is next
+            try:
                 update = self._apply(self._newest, evaluated, opened.measured)
-            self._finished.append(FinishedGeneration(evaluated, opened.measured, update))
-            if update is None:
+            except RunError as error:
+                self._finished.append(UpdatedGeneration(evaluated, opened.measured, error))
                 self._open.clear()
                 self._queue.clear()
                 return
+            self._finished.append(UpdatedGeneration(evaluated, opened.measured, update))
             self._newest = update.state
             self._open_generations()
 
@@ -293,21 +351,19 @@ class DelayedPhase:
             helpers = waiting[: count - 1]
         parts = len(helpers) + 1  # rank 0 computes the last one
         for part, worker in enumerate(helpers):
-            blocks = np.arange(part, count, parts, dtype=np.int64)
-            rows = np.frombuffer(generation.rows("train").tobytes(), np.uint8)
-            message = {"blocks": blocks, "generation": np.array(generation.number), "rows": rows}
-            self._world.send(worker, Tag.TASK, to_words(encode(message)))
+            blocks = range(part, count, parts)
+            task = BlocksTask(generation.number, blocks, generation.rows("train"))
+            self._world.send(worker, Tag.TASK, encoded(task))
             self._blocks_sent += len(blocks)
         own, since = range(parts - 1, count, parts), time.perf_counter()
         for block in own:
             opened.blocks[block] = generation.partial_update(block)
         self._block_seconds = (time.perf_counter() - since) / max(len(own), 1)
 
-    def _collect_block(self, message: dict[str, Array]) -> None:
+    def _collect_block(self, result: BlockResult) -> None:
         self._blocks_sent -= 1
-        generation, block = message.pop("block").tolist()
-        if generation in self._open:
-            self._open[generation].blocks[block] = message
+        if result.generation in self._open:
+            self._open[result.generation].blocks[result.block] = result.sums
 
     def _end(self) -> None:
         """Drop what is being evaluated, and end the phase of the workers."""
@@ -316,90 +372,59 @@ class DelayedPhase:
             self._world.wait_until(lambda: bool(self._work.arrived))
             while self._work.arrived:
                 worker, words = self._work.arrived.popleft()
-                is_block = "block" in decode(from_words(words))
+                is_block = isinstance(decoded(words, self._parts.row), BlockResult)
                 self._blocks_sent -= is_block
                 self._tasks[worker] -= not is_block
         for worker in range(1, self._world.size):
-            self._world.send(worker, Tag.TASK, to_words(encode({"end": np.array(True)})))
+            self._world.send(worker, Tag.TASK, encoded(EndTask()))
 
     # Workers.
 
     def serve_worker(self, master: Arrays) -> None:
         """Evaluate chunks until rank 0 ends the phase; `master` are the worker's own arrays of these names."""
-        messages: deque[dict[str, Array]] = deque()
+        tasks: deque[Message] = deque()
         states: dict[tuple[int, bool], State] = {}  # by generation, of jobs or of evaluations
 
         def poll() -> None:
             self._work.poll()
             while (words := self._world.receive_now(0, Tag.TASK)) is not None:
-                messages.append(decode(from_words(words)))
+                tasks.append(decoded(words, self._parts.row))
 
         while True:
-            if not messages:
-                messages.append(decode(from_words(self._world.receive(0, Tag.TASK))))
+            if not tasks:
+                tasks.append(decoded(self._world.receive(0, Tag.TASK), self._parts.row))
                 self._executor.clock.add_idle()
-            message = messages.popleft()
-            if "end" in message:
-                return
-            if "state" in message:
-                number, is_evaluation = message["state"].tolist()
-                oldest = number - self._line.delay  # a rank gets the chunks of older generations first
-                states = {key: state for key, state in states.items() if key[0] >= oldest}
-                shared = {name.removeprefix(SHARED): a for name, a in message.items() if name.startswith(SHARED)}
-                states[number, bool(is_evaluation)] = State(number, shared, master)
-            elif "blocks" in message:
-                self._send_blocks(states[int(message["generation"]), False], message)
-            else:
-                self._send_outcome(states, _chunk(message["chunk"]), poll)
+            match tasks.popleft():
+                case StateTask(number, shared, is_evaluation):
+                    oldest = number - self._line.delay  # a rank gets the chunks of older generations first
+                    states = {key: state for key, state in states.items() if key[0] >= oldest}
+                    states[number, is_evaluation] = State(number, shared, master)
+                case BlocksTask() as task:
+                    self._send_blocks(states[task.generation, False], task)
+                case ChunkTask(chunk):
+                    self._send_outcome(states, chunk, poll)
+                case _:
+                    return
 
     def _send_outcome(self, states: Mapping[tuple[int, bool], State], chunk: Chunk, poll: Poll) -> None:
         state = states[chunk.generation, chunk.purpose == "evaluate"]
         outcome, header = self._executor.evaluate_one(Generation(self._parts, state), chunk, poll)
-        packed = _packed(chunk, outcome, header)
-        if self._reports.pending:
-            packed[FAILURES] = self._reports.take()
-        self._world.send(0, Tag.RESULT, to_words(encode(packed)))
+        failures = self._reports.take() if self._reports.pending else None
+        result = ChunkResult(chunk.generation, chunk.index, outcome, header, failures)
+        self._world.send(0, Tag.RESULT, encoded(result))
 
-    def _send_blocks(self, state: State, message: Mapping[str, Array]) -> None:
+    def _send_blocks(self, state: State, task: BlocksTask) -> None:
         """Compute blocks of the update of a generation, from the rows of all of its jobs."""
         since, generation = time.perf_counter(), Generation(self._parts, state)
-        generation.replay(np.frombuffer(message["rows"].tobytes(), self._parts.row), np.zeros(0, self._parts.row))
+        generation.replay(task.rows, np.zeros(0, self._parts.row))
         generation.prepare()
-        for block in message["blocks"].tolist():
-            number = np.array([state.generation, block], np.int64)
-            self._world.send(0, Tag.RESULT, to_words(encode({"block": number, **generation.partial_update(block)})))
+        for block in task.blocks:
+            result = BlockResult(state.generation, block, generation.partial_update(block))
+            self._world.send(0, Tag.RESULT, encoded(result))
         self._executor.clock.add("update", since)
 
 
-def _timed(header: npt.NDArray[np.void]) -> TimedChunk:
+def _timed(header: Header) -> TimedChunk:
     """Return the times of a chunk. It took as long as its steps, because updates are made between them."""
     environment, policy = float(header["environment"][0]), float(header["policy"][0])
     return TimedChunk(environment, environment + policy, float(header["policy_calls"][0]))
-
-
-def _numbers(chunk: Chunk) -> Array:
-    purpose = PURPOSES.index(chunk.purpose)
-    numbers = chunk.index, chunk.first_job, chunk.jobs, purpose, chunk.parent, chunk.offset, chunk.generation
-    return np.array(numbers, np.int64)
-
-
-def _chunk(numbers: Array) -> Chunk:
-    index, first_job, jobs, purpose, parent, offset, generation = numbers.tolist()
-    return Chunk(index, first_job, jobs, PURPOSES[purpose], parent, offset, generation)
-
-
-def _packed(chunk: Chunk, outcome: Outcome, header: npt.NDArray[np.void]) -> dict[str, Array]:
-    """Return the outcome of a chunk as arrays of a message."""
-    numbers: dict[str, Array] = {
-        "key": np.array([chunk.generation, chunk.index], np.int64),
-        "header": header.view(np.uint8),
-    }
-    return {**numbers, **packed_outcome(outcome)}
-
-
-def _unpacked(
-    worker: int, message: Mapping[str, Array], parts: Parts
-) -> tuple[Key, int, Outcome, npt.NDArray[np.void]]:
-    generation, index = message["key"].tolist()
-    header = np.frombuffer(message["header"].tobytes(), HEADER)
-    return (generation, index), worker, unpacked_outcome(message, parts.row), header

@@ -16,7 +16,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from hpc_es.config.schema import Config
 from hpc_es.core.data import Array, Arrays, Chunk, Outcome, Poll, Results, Rows, State
@@ -27,17 +26,23 @@ from hpc_es.mpi.world import World, decode, encode
 from hpc_es.training.build import Parts
 from hpc_es.training.chunking import SHARED_SECONDS, CutPlan
 from hpc_es.training.collective import FailureReports
-from hpc_es.training.generation import (
+from hpc_es.training.generation import BlocksOnDemand, Evaluated, Generation
+from hpc_es.training.messages import (
     HEADER,
     TIMES,
-    BlocksOnDemand,
-    Evaluated,
     Gathered,
-    Generation,
-    MetricsRow,
+    Header,
     TimedChunk,
+    gathered,
+    packed_block,
+    packed_chunk_arrays,
+    packed_outcomes,
+    packed_round,
+    packed_unit,
+    unpacked_outcomes,
+    unpacked_round,
 )
-from hpc_es.training.outcomes import StoredOutcomes, grouped, packed_outcome, unpacked_outcome
+from hpc_es.training.outcomes import StoredOutcomes
 
 if TYPE_CHECKING:
     from hpc_es.core.rank_output import RankLog
@@ -45,9 +50,6 @@ if TYPE_CHECKING:
 
 # Over the rounds of a generation.
 SUMMED = ("policy_calls", *TIMES, "chunks", "arrays", "mixed", "evaluating", "given_up")
-
-# The times of a chunk in a message, as `TimedChunk`.
-TIMED = np.dtype([("index", "<i8"), ("environment", "<f8"), ("elapsed", "<f8"), ("steps", "<f8")])
 
 PACKED_BYTES = 1 << 26  # of small arrays that are put together, since only large ones are returned to the system
 ALONE_SECONDS = 0.25  # that rank 0 runs generations alone before the next one on all ranks
@@ -143,24 +145,24 @@ class Executor(ABC):
             return Evaluated(headers, Results(generation.rows("train"), []), evaluation, tail_seconds=tail)
         if generation.is_cut:
             return self._cut_short(generation, outcomes, headers, tail)
-        gathered = self.update(generation, outcomes, bool(headers["arrays"].any()))
+        update = self.update(generation, outcomes, bool(headers["arrays"].any()))
         times = generation.chunk_times(self._timed)
         seconds = generation.job_seconds(self._timed)
-        return Evaluated(headers, generation.results(gathered), evaluation, gathered.learned, seconds, tail, times)
+        return Evaluated(headers, generation.results(update), evaluation, update.learned, seconds, tail, times)
 
     def _cut_short(
-        self, generation: Generation, outcomes: Mapping[int, Outcome], headers: npt.NDArray[np.void], tail: float
+        self, generation: Generation, outcomes: Mapping[int, Outcome], headers: Header, tail: float
     ) -> Evaluated:
         """Return a generation without an update, and on rank 0 the outcomes of all chunks."""
         since = time.perf_counter()
         collected = self._collect(generation, outcomes)
         self.clock.add("messages", since)
-        gathered = gathered_here(generation, collected or {}, ())
+        here = gathered_here(generation, collected or {}, ())
         return Evaluated(
             headers,
-            generation.results(gathered),
+            generation.results(here),
             generation.rows("evaluate"),
-            gathered.learned,
+            here.learned,
             tail_seconds=tail,
             is_cut=True,
             outcomes=None if collected is None else StoredOutcomes.of(generation.chunks, collected),
@@ -179,7 +181,7 @@ class Executor(ABC):
         return self._gather(generation, outcomes, has_arrays)
 
     @abstractmethod
-    def _no_headers(self) -> npt.NDArray[np.void]:
+    def _no_headers(self) -> Header:
         """Return zeros, HEADER[ranks]."""
 
     @abstractmethod
@@ -187,9 +189,7 @@ class Executor(ABC):
         """Evaluate the chunks of a round; return the outcomes of this rank by chunk index."""
 
     @abstractmethod
-    def _exchange(
-        self, generation: Generation, chunks: Sequence[Chunk], own: Mapping[int, Outcome]
-    ) -> npt.NDArray[np.void]:
+    def _exchange(self, generation: Generation, chunks: Sequence[Chunk], own: Mapping[int, Outcome]) -> Header:
         """Add the rows of the round to the generation, on every rank; return HEADER[ranks]."""
 
     @abstractmethod
@@ -233,7 +233,7 @@ class Executor(ABC):
             for index in sorted(outcomes)
         }
 
-    def header(self, outcomes: Mapping[int, Outcome]) -> npt.NDArray[np.void]:
+    def header(self, outcomes: Mapping[int, Outcome]) -> Header:
         """Return HEADER[1] of this rank with its outcomes of a round."""
         header = np.zeros(1, HEADER)
         for name, value in self.clock.take().items():
@@ -262,7 +262,7 @@ class SerialExecutor(Executor):
         super().__init__(signals, reports, RankClock(None))
         self._work = work
 
-    def _no_headers(self) -> npt.NDArray[np.void]:
+    def _no_headers(self) -> Header:
         return np.zeros(1, HEADER)
 
     def _evaluate(self, generation: Generation, chunks: Sequence[Chunk]) -> dict[int, Outcome]:
@@ -276,9 +276,7 @@ class SerialExecutor(Executor):
                 outcomes[chunk.index] = self._evaluate_chunk(generation, chunk, self._work.poll)
         return outcomes
 
-    def _exchange(
-        self, generation: Generation, chunks: Sequence[Chunk], own: Mapping[int, Outcome]
-    ) -> npt.NDArray[np.void]:
+    def _exchange(self, generation: Generation, chunks: Sequence[Chunk], own: Mapping[int, Outcome]) -> Header:
         header = self.header(own)
         generation.add({index: outcome.rows for index, outcome in own.items()})
         if self.reports is not None and self.reports.pending:
@@ -290,9 +288,9 @@ class SerialExecutor(Executor):
 
     def _gather(self, generation: Generation, outcomes: Mapping[int, Outcome], has_arrays: bool) -> Gathered:
         since = time.perf_counter()
-        gathered = gathered_here(generation, outcomes)
+        result = gathered_here(generation, outcomes)
         self.clock.add("update", since)
-        return gathered
+        return result
 
 
 class MpiExecutor(Executor):
@@ -330,20 +328,19 @@ class MpiExecutor(Executor):
         self._cache.start(generation.number, generation.train)
         return super().run(generation)
 
-    def evaluate_here(self, generation: Generation) -> tuple[Rows, Arrays, npt.NDArray[np.void]]:
-        """Evaluate a generation of one chunk on this rank; return its rows, its arrays and HEADER[1]."""
+    def evaluate_here(self, generation: Generation) -> tuple[Outcome, Header]:
+        """Evaluate a generation of one chunk on this rank; return its outcome and HEADER[1]."""
         (chunk,) = generation.next_chunks()
-        outcome, header = self.evaluate_one(generation, chunk, self._work.poll)
-        return outcome.rows, outcome.arrays, header
+        return self.evaluate_one(generation, chunk, self._work.poll)
 
-    def evaluate_one(self, generation: Generation, chunk: Chunk, poll: Poll) -> tuple[Outcome, npt.NDArray[np.void]]:
+    def evaluate_one(self, generation: Generation, chunk: Chunk, poll: Poll) -> tuple[Outcome, Header]:
         """Evaluate a chunk on this rank; return its outcome and HEADER[1]."""
         self._round_started = time.perf_counter()
         with self._work.evaluating(chunk):
             outcome = self._evaluate_chunk(generation, chunk, poll)
         return outcome, self.header({chunk.index: outcome})
 
-    def _no_headers(self) -> npt.NDArray[np.void]:
+    def _no_headers(self) -> Header:
         return np.zeros(self._world.size, HEADER)
 
     def _evaluate(self, generation: Generation, chunks: Sequence[Chunk]) -> dict[int, Outcome]:
@@ -358,9 +355,7 @@ class MpiExecutor(Executor):
         self.clock.add_idle()
         return cached | new
 
-    def _exchange(
-        self, generation: Generation, chunks: Sequence[Chunk], own: Mapping[int, Outcome]
-    ) -> npt.NDArray[np.void]:
+    def _exchange(self, generation: Generation, chunks: Sequence[Chunk], own: Mapping[int, Outcome]) -> Header:
         since = time.perf_counter()
         header = self.header(own)
         if self._world.size == 1:
@@ -380,41 +375,28 @@ class MpiExecutor(Executor):
         generation: Generation,
         chunks: Sequence[Chunk],
         own: Mapping[int, Outcome],
-        header: npt.NDArray[np.void],
-    ) -> tuple[npt.NDArray[np.void], dict[int, Rows]]:
-        """Return HEADER[ranks] and the rows of all chunks by index.
-
-        A message is the header of a rank, TIMED of its chunks, and their rows in that order.
-        """
-        own_times = self._own_times(own)
-        timed = np.array([(index, *times) for index, times in own_times.items()], TIMED)
-        rows_of_chunks = [own[index].rows.tobytes() for index in own_times]
-        message = b"".join([header.tobytes(), timed.tobytes(), *rows_of_chunks])
-        jobs = {chunk.index: chunk.jobs for chunk in chunks}
+        header: Header,
+    ) -> tuple[Header, dict[int, Rows]]:
+        """Return HEADER[ranks] and the rows of all chunks by index."""
+        message = packed_round(header, self._own_times(own), {index: outcome.rows for index, outcome in own.items()})
+        jobs, row = {chunk.index: chunk.jobs for chunk in chunks}, generation.parts.row
         headers, rows = self._no_headers(), dict[int, Rows]()
-        for rank, received in enumerate(self._world.allgather(np.frombuffer(message, np.uint8))):
-            memory = received.tobytes()
-            headers[rank : rank + 1] = np.frombuffer(memory, HEADER, 1)
-            start = HEADER.itemsize
-            timed = np.frombuffer(memory, TIMED, int(headers[rank]["chunks"]), start)
-            start += timed.nbytes
-            for index, *times in timed.tolist():
-                self._timed[index] = TimedChunk(*times)
-                rows[index] = np.frombuffer(memory, generation.parts.row, jobs[index], start)
-                start += rows[index].nbytes
+        for rank, received in enumerate(self._world.allgather(message)):
+            headers[rank : rank + 1], times, rows_of_rank = unpacked_round(received, row, jobs)
+            self._timed |= times
+            rows |= rows_of_rank
         return headers, rows
 
     def _collect(self, generation: Generation, outcomes: Mapping[int, Outcome]) -> Mapping[int, Outcome] | None:
         if self._world.size == 1:
             return outcomes
-        packed: dict[str, Array] = {}
-        for index, outcome in outcomes.items():
-            packed |= _prefixed(str(index), packed_outcome(outcome))
-        received = self._world.gather(encode(packed))
+        received = self._world.gather(encode(packed_outcomes(outcomes)))
         if received is None:
             return None
-        groups = [item for message in received for item in grouped(decode(message)).items()]
-        return {index: unpacked_outcome(group, generation.parts.row) for index, group in groups}
+        collected: dict[int, Outcome] = {}
+        for message in received:
+            collected |= unpacked_outcomes(decode(message), generation.parts.row)
+        return collected
 
     def _gather(self, generation: Generation, outcomes: Mapping[int, Outcome], has_arrays: bool) -> Gathered:
         """Send nothing if there is one block and no chunk returned arrays: rank 0 then has all results."""
@@ -425,7 +407,7 @@ class MpiExecutor(Executor):
         own_blocks = range(count) if self._replicated else range(rank, count, size)
         on_demand = self._is_large and generation.parts.algorithm.reads_blocks_once and len(own_blocks) == count
         for block in () if on_demand else own_blocks:
-            sums = _prefixed(f"block/{block}", generation.partial_update(block))
+            sums = packed_block(block, generation.partial_update(block))
             pending |= sums
             pending_bytes += sum(array.nbytes for array in sums.values())
             if pending_bytes >= PACKED_BYTES:
@@ -435,10 +417,10 @@ class MpiExecutor(Executor):
         trained = [chunk.index for chunk in generation.chunks if chunk.purpose == "train"]
         for index in trained:
             if index in outcomes:
-                packed |= _prefixed(f"chunk/{index}", outcomes[index].arrays)
+                packed |= packed_chunk_arrays(index, outcomes[index].arrays)
         for index, unit, parts in learned_units(generation, outcomes):
-            for number, arrays in enumerate(parts):
-                packed |= _prefixed(f"unit/{unit}.{index}.{number}", arrays)
+            for part, arrays in enumerate(parts):
+                packed |= packed_unit(unit, index, part, arrays)
         self.clock.add("update", since)
         since = time.perf_counter()
         own = {**blocks, **packed}
@@ -450,8 +432,8 @@ class MpiExecutor(Executor):
             messages = [] if received is None else [own, *map(decode, received[1:])]
         self.clock.add("messages", since)
         if on_demand:
-            return replace(_unpacked(messages, 0, trained), blocks=BlocksOnDemand(generation))
-        return _unpacked(messages, count, trained) if messages else Gathered()
+            return replace(gathered(messages, 0, trained), blocks=BlocksOnDemand(generation))
+        return gathered(messages, count, trained) if messages else Gathered()
 
 
 class OutcomeCache:
@@ -535,9 +517,8 @@ class Rank0Alone:
         headers[0] = evaluated.headers[0]
         return replace(evaluated, headers=headers)
 
-    def is_next(self, was_alone: bool, metrics: MetricsRow, evaluated: Evaluated) -> bool:
-        """Return whether rank 0 runs the next generation alone, after this one."""
-        seconds = float(metrics["seconds_this_generation"] or 0.0)
+    def is_next(self, was_alone: bool, seconds: float, evaluated: Evaluated) -> bool:
+        """Return whether rank 0 runs the next generation alone, after this one, which took so many seconds."""
         (self._seconds_alone if was_alone else self._seconds_together).append(seconds)
         if float(evaluated.headers["environment"].sum()) >= SHARED_SECONDS:
             return False
@@ -583,9 +564,9 @@ def gathered_here(
     return Gathered(blocks, arrays, [parts for parts in learned.values() if parts])
 
 
-def add_headers(headers: npt.NDArray[np.void], more: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
+def add_headers(headers: Header, more: Header) -> Header:
     """Return the headers of two rounds as one, HEADER[ranks]; signals are counts since the start of the process."""
-    total: npt.NDArray[np.void] = more.copy()
+    total: Header = more.copy()
     for name in SUMMED:
         total[name] = headers[name] + more[name]
     return total
@@ -609,24 +590,3 @@ def first_units(chunks: Sequence[Chunk], unit: int) -> dict[int, int]:
         numbers[chunk.index] = following - (chunk.offset > 0)
         following = numbers[chunk.index] - (-(chunk.offset + chunk.jobs) // unit)
     return numbers
-
-
-def _prefixed(prefix: str, arrays: Arrays) -> dict[str, Array]:
-    return {f"{prefix}/{name}": array for name, array in arrays.items()}
-
-
-def _unpacked(messages: Sequence[Arrays], blocks: int, chunks: Sequence[int]) -> Gathered:
-    """Return the arrays that ranks sent as block/NUMBER, chunk/INDEX and unit/NUMBER.INDEX.PART, in order."""
-    groups: dict[str, dict[str, dict[str, Array]]] = {"block": {}, "chunk": {}, "unit": {}}
-    for message in messages:
-        for key, array in message.items():
-            group, item, name = key.split("/", 2)
-            groups[group].setdefault(item, {})[name] = array
-    learned: dict[int, list[Arrays]] = {}
-    for unit, index, number in sorted(tuple(map(int, item.split("."))) for item in groups["unit"]):
-        learned.setdefault(unit, []).append(groups["unit"][f"{unit}.{index}.{number}"])
-    return Gathered(
-        [groups["block"].get(str(block), {}) for block in range(blocks)],
-        [groups["chunk"].get(str(index), {}) for index in chunks],
-        list(learned.values()),
-    )

@@ -79,7 +79,7 @@ def give_up(world: World, writer: Recorder | None, reason: GiveUp, others_save: 
         os._exit(1 if by_srun(os.environ) else INTERRUPTED)
     writer.save()
     writer.status("interrupted", exit_status=INTERRUPTED, reason=str(reason))
-    failed = writer.counters["failed_episodes"]
+    failed = writer.standing.counters["failed_episodes"]
     writer.finish(
         f"given up ({reason}), {failed:,} failed evaluations; "
         "the same command resumes from the last finished generation"

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from hpc_es.algorithms.common.optimizers import parts_of
 from hpc_es.core.data import (
-    INFO,
     NO_FITNESS,
     Array,
     Arrays,
@@ -32,29 +30,19 @@ from hpc_es.core.data import (
     State,
     cut,
     dataclass,
-    finished_episodes,
     numbered,
     without_info,
 )
 from hpc_es.core.errors import RunError
 from hpc_es.core.interfaces import AnyAlgorithm, Problem
-from hpc_es.core.quantities import Quantities
 from hpc_es.mpi.world import decode, encode
 from hpc_es.training.build import Parts
 from hpc_es.training.chunk_sizes import CHUNK_TIME
 from hpc_es.training.chunking import CutPlan, first_jobs, recut
+from hpc_es.training.messages import Gathered, TimedChunk
 from hpc_es.training.outcomes import StoredOutcomes, continued, unnumbered, with_columns_of
 
 NOTHING_CARRIED = ProblemState()
-
-
-@dataclass(frozen=True)
-class Gathered:
-    """Arrays that rank 0 receives in addition to rows."""
-
-    blocks: Iterable[Arrays] = ()  # of the update, in block order
-    chunk_arrays: Sequence[Arrays] = ()  # of each training chunk, in chunk order
-    learned: Sequence[Sequence[Arrays]] = ()  # of each unit of training jobs and probes, in order: its parts
 
 
 class BlocksOnDemand:
@@ -333,16 +321,6 @@ def update_state(
 
 
 @dataclass(frozen=True)
-class Update:
-    """The update of a state by a generation, on rank 0."""
-
-    units: Sequence[Arrays]  # what the problem learned, in order
-    after: State  # the algorithm's next state
-    state: State  # the same with the problem's arrays, and with earlier states where updates are delayed
-    metrics: Mapping[str, float]
-
-
-@dataclass(frozen=True)
 class UpdateInputs:
     """All that an update of a vector search depends on in addition to the state; directions follow from their keys.
 
@@ -387,26 +365,6 @@ class UpdateInputs:
 
 # The results of a generation on rank 0, and its metrics.
 
-TIMES = ("environment", "policy", "update", "messages", "idle")
-HEADER = np.dtype(
-    [
-        *(("signals", "<i8"), ("policy_calls", "<f8"), *((name, "<f8") for name in TIMES), ("chunks", "<i8")),
-        ("arrays", "<i8"),  # number of chunks that returned arrays in addition to rows
-        ("mixed", "<i8"),  # number of chunks whose jobs affected each other's random numbers
-        ("evaluating", "<f8"),  # seconds from the start of a round to the end of the rank's last chunk
-        ("given_up", "<i8"),  # number of jobs that were given up, because the generation was closed early
-        ("failures", "<i8"),  # number of new kinds of failure that the rank has to report
-    ]
-)
-
-
-class TimedChunk(NamedTuple):
-    """How long a chunk took."""
-
-    environment: float  # seconds in the environment or the objective; NaN if unknown
-    elapsed: float  # seconds of all, also of noise and policy
-    steps: float  # that its jobs took together; 0 if they take none
-
 
 @dataclass(frozen=True)
 class Evaluated:
@@ -428,129 +386,3 @@ Counters = dict[str, float | int]
 
 # `failed_generations` counts generations in a row without a successful evaluation.
 NOTHING_USED: Counters = {"episodes": 0, "timesteps": 0, "seconds": 0.0, "failed_episodes": 0, "failed_generations": 0}
-STATISTICS = ("return_mean", "return_std", "return_min", "return_max", "length_mean")
-
-
-def metrics_row(
-    problem: Problem,
-    before: State,
-    after: State,
-    evaluated: Evaluated,
-    update_metrics: Mapping[str, float],
-    counters: Mapping[str, float | int],
-    ranks: tuple[int, int],
-    seconds: float,
-    info: Sequence[str] = (),
-) -> MetricsRow:
-    """Return all metrics of a generation.
-
-    Returns, lengths and infos are None if no episode ended. Probes count as episodes and timesteps, because updates
-    depend on them. For objectives, so do evaluations of the centre: each has its cost and may be the best value.
-
-    Args:
-        before, after: the states that the generation started from and led to.
-        counters: totals of the run before this generation.
-        ranks: number of all ranks, and number of evaluating ranks.
-        info: keys of `report.info`.
-    """
-    rows, evaluation = evaluated.results.rows, evaluated.evaluation
-    counted = [evaluated.results.probes, *([evaluation] if problem.is_objective else [])]
-    episode_rows = finished_episodes(rows)
-    timesteps = int(rows["length"].sum() + sum(other["length"].sum() for other in counted))
-    episodes = (len(episode_rows) + sum(map(len, counted))) * problem.episodes_per_job
-    failed_jobs = sum(int(np.isnan(jobs["return_"]).sum()) for jobs in (rows, *counted))
-    return {
-        "generation": before.generation,
-        **_statistics("", episode_rows),
-        **_statistics("evaluation_", evaluation),
-        **_info_means("info_", info, episode_rows),
-        **_info_means("evaluation_info_", info, evaluation),
-        **_quantity_means("", problem.quantities, episode_rows),
-        **_quantity_means("evaluation_", problem.quantities, evaluation),
-        "evaluation_episodes": len(evaluation) * problem.episodes_per_job,
-        "episodes_this_generation": episodes,
-        "episodes_total": int(counters["episodes"]) + episodes,
-        "timesteps_this_generation": timesteps,
-        "timesteps_total": int(counters["timesteps"]) + timesteps,
-        "failed_episodes": failed_jobs * problem.episodes_per_job,  # one failed episode drops all episodes of its job
-        "ranks": ranks[0],
-        "evaluating_ranks": ranks[1],
-        "busy_ranks": int((evaluated.headers["chunks"] > 0).sum()),  # that evaluated at least one chunk
-        **update_metrics,
-        "seconds_this_generation": seconds,
-        "seconds_total": counters["seconds"] + seconds,
-        "steps_per_second": timesteps / max(seconds, 1e-9),
-        "tail_seconds": evaluated.tail_seconds,
-        **_times(evaluated.headers),
-    }
-
-
-def problem_metrics(problem: Problem, before: State, after: State) -> dict[str, float]:
-    """Return the problem's own metrics; if it counts observations, also the number that this generation added."""
-    carried = problem.carried()
-    metrics = dict(problem.metrics(carried.extract_from(after)))
-    if (count := metrics.get("observation_count")) is not None:
-        new = count - problem.metrics(carried.extract_from(before))["observation_count"]
-        metrics["observations_this_generation"] = float(round(new))  # the count starts at 0.01
-    return metrics
-
-
-def counters_after(before: Mapping[str, float | int], metrics: MetricsRow, rows: Rows) -> Counters:
-    """Return the counters of the run after a generation, from its metrics and training rows."""
-    failed = len(rows) > 0 and not np.isfinite(rows["return_"]).any()
-    return {
-        "episodes": int(metrics["episodes_total"] or 0),
-        "timesteps": int(metrics["timesteps_total"] or 0),
-        "seconds": float(metrics["seconds_total"] or 0),
-        "failed_episodes": int(before["failed_episodes"]) + int(metrics["failed_episodes"] or 0),
-        "failed_generations": int(before["failed_generations"]) + 1 if failed else 0,
-    }
-
-
-def _statistics(prefix: str, rows: Rows) -> MetricsRow:
-    succeeded = ~np.isnan(rows["return_"])
-    returns: Array = rows["return_"][succeeded]
-    lengths = rows["length"][succeeded]
-    if not len(returns):
-        return {prefix + name: None for name in STATISTICS}
-    values = (returns.mean(), returns.std(), returns.min(), returns.max(), lengths.mean())
-    return {prefix + name: float(value) for name, value in zip(STATISTICS, values, strict=True)}
-
-
-def _info_means(prefix: str, keys: Sequence[str], rows: Rows) -> MetricsRow:
-    """Return the mean of each info over the jobs that have it, None if no job has."""
-    means: MetricsRow = {}
-    for column, key in enumerate(keys):
-        numbers = rows[INFO][:, column]
-        numbers = numbers[~np.isnan(numbers)]
-        means[prefix + key] = float(numbers.mean()) if len(numbers) else None
-    return means
-
-
-def _quantity_means(prefix: str, quantities: Quantities, rows: Rows) -> MetricsRow:
-    """Return the mean of each quantity over the jobs that have it, such as "objective_mass"; None if no job has."""
-    means: MetricsRow = {}
-    for group, names in quantities.groups.items():
-        for column, name in enumerate(names):
-            numbers = rows[group][:, column]
-            numbers = numbers[~np.isnan(numbers)]
-            means[f"{prefix}{group[:-1]}_{name}"] = float(numbers.mean()) if len(numbers) else None
-    return means
-
-
-def _times(headers: Array) -> MetricsRow:
-    """Return mean and maximum time over HEADER[ranks] by activity, and the time of a policy call (a batch of rows)."""
-    times: MetricsRow = {}
-    for name in TIMES:
-        times[f"time_{name}_mean"] = float(headers[name].mean())
-        times[f"time_{name}_worst"] = float(headers[name].max())
-    calls, seconds = headers["policy_calls"], headers["policy"]
-    mean = 1e6 * seconds[calls > 0] / calls[calls > 0]
-    any_calls = len(mean) > 0
-    return {
-        **times,
-        "predict_microseconds_min": float(mean.min()) if any_calls else None,
-        "predict_microseconds_max": float(mean.max()) if any_calls else None,
-        "predict_microseconds_mean": float(1e6 * seconds.sum() / calls.sum()) if any_calls else None,
-        "predict_microseconds_count": int(calls.sum()),
-    }

@@ -1,4 +1,4 @@
-"""Outcomes of chunks as arrays, for messages, and for the checkpoint of a generation that a budget cuts short."""
+"""The outcomes of a generation that a budget cuts short, which its checkpoint has."""
 
 from __future__ import annotations
 
@@ -8,46 +8,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from hpc_es.core.data import INFO, Array, Arrays, Chunk, Outcome, Purpose, Rows, dataclass
+from hpc_es.core.data import INFO, Array, Chunk, Outcome, Rows, dataclass
 from hpc_es.core.errors import CheckpointError
 from hpc_es.mpi.world import Int64, decode, encode
+from hpc_es.training.messages import PURPOSES, packed_outcomes, unpacked_outcomes
 
-PURPOSES: tuple[Purpose, ...] = ("train", "probe", "evaluate")
-ARRAY, LEARNED = "array/", "learned/"
 NUMBERS = 5  # of a chunk in `StoredOutcomes.table`
-
-
-def packed_outcome(outcome: Outcome) -> dict[str, Array]:
-    """Return rows, arrays and what the problem learned from a chunk, as arrays of a message."""
-    packed: dict[str, Array] = {
-        "rows": np.ascontiguousarray(outcome.rows).view(np.uint8),
-        "learned": np.array([len(parts) for parts in outcome.learned], np.int64),
-    }
-    packed |= {ARRAY + name: array for name, array in outcome.arrays.items()}
-    for unit, parts in enumerate(outcome.learned):
-        for part, arrays in enumerate(parts):
-            packed |= {f"{LEARNED}{unit}/{part}/{name}": array for name, array in arrays.items()}
-    return packed
-
-
-def unpacked_outcome(packed: Mapping[str, Array], row: np.dtype[np.void]) -> Outcome:
-    """Return the outcome from the result of `packed_outcome`, with rows of this dtype."""
-    learned: list[list[dict[str, Array]]] = [[{} for _ in range(count)] for count in packed["learned"].tolist()]
-    for key, array in packed.items():
-        if key.startswith(LEARNED):
-            unit, part, name = key.removeprefix(LEARNED).split("/", 2)
-            learned[int(unit)][int(part)][name] = array
-    arrays = {name.removeprefix(ARRAY): array for name, array in packed.items() if name.startswith(ARRAY)}
-    return Outcome(np.frombuffer(packed["rows"].tobytes(), row), arrays, learned=learned)
-
-
-def grouped(arrays: Arrays) -> dict[int, dict[str, Array]]:
-    """Return the arrays named NUMBER/NAME by number and name."""
-    groups: dict[int, dict[str, Array]] = {}
-    for key, array in arrays.items():
-        number, name = key.split("/", 1)
-        groups.setdefault(int(number), {})[name] = array
-    return groups
 
 
 @dataclass(frozen=True)
@@ -95,8 +61,7 @@ class StoredOutcomes:
             "table": self.table(),
             "columns": np.frombuffer(json.dumps(columns).encode(), np.uint8),
         }
-        for number, outcome in enumerate(self.outcomes):
-            arrays |= {f"{number}/{name}": array for name, array in packed_outcome(outcome).items()}
+        arrays |= packed_outcomes(dict(enumerate(self.outcomes)))
         return encode(arrays).tobytes()
 
     @classmethod
@@ -109,7 +74,7 @@ class StoredOutcomes:
         chunks = cls.from_table(arrays.pop("table")).chunks
         columns = json.loads(arrays.pop("columns").tobytes())  # [name, dtype] or [name, dtype, shape]
         stored = np.dtype([(name, dtype, *map(tuple, shape)) for name, dtype, *shape in columns])
-        outcomes = [unpacked_outcome(group, stored) for group in grouped(arrays).values()]
+        outcomes = unpacked_outcomes(arrays, stored).values()
         return cls(chunks, [replace(outcome, rows=with_columns_of(row, outcome.rows)) for outcome in outcomes])
 
 

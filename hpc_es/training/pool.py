@@ -15,7 +15,6 @@ from numbers import Integral
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from hpc_es.config.schema import Config
 from hpc_es.core.data import Chunk, Outcome
@@ -26,7 +25,8 @@ from hpc_es.mpi.scheduler import Work
 from hpc_es.mpi.world import World, encode
 from hpc_es.training.collective import FailureReports
 from hpc_es.training.executors import SerialExecutor
-from hpc_es.training.generation import HEADER, Generation
+from hpc_es.training.generation import Generation
+from hpc_es.training.messages import HEADER, Header
 from hpc_es.training.processes import Processes
 from hpc_es.training.worker import Item, Recipe, Reply, evaluate
 
@@ -63,7 +63,7 @@ class PoolExecutor(SerialExecutor):
         if self._processes is not None:
             self._processes.close()
 
-    def _no_headers(self) -> npt.NDArray[np.void]:
+    def _no_headers(self) -> Header:
         return np.zeros(self.workers, HEADER)
 
     def _evaluate(self, generation: Generation, chunks: Sequence[Chunk]) -> dict[int, Outcome]:
@@ -106,9 +106,7 @@ class PoolExecutor(SerialExecutor):
         row["evaluating"] += reply.seconds
         row["chunks"] += 1
 
-    def _exchange(
-        self, generation: Generation, chunks: Sequence[Chunk], own: Mapping[int, Outcome]
-    ) -> npt.NDArray[np.void]:
+    def _exchange(self, generation: Generation, chunks: Sequence[Chunk], own: Mapping[int, Outcome]) -> Header:
         here, headers = super()._exchange(generation, chunks, own), self._round
         if headers["chunks"].any():
             here["chunks"] = here["evaluating"] = 0  # they are those of the workers

@@ -7,6 +7,7 @@ checkpoint (`with_recovery`).
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import sys
@@ -37,8 +38,9 @@ from hpc_es.training.build import BuiltTask, Parts, build_parts, build_task, pre
 from hpc_es.training.collective import CollectiveExit, ExitReason, on_rank_0
 from hpc_es.training.compatibility import require_gradient
 from hpc_es.training.failure import report_failure
+from hpc_es.training.finished import AfterTrainStep
 from hpc_es.training.generation import MetricsRow
-from hpc_es.training.loop import AfterTrainStep, Training
+from hpc_es.training.loop import Training
 from hpc_es.training.sizes import sized, with_sizes
 
 if TYPE_CHECKING:
@@ -250,9 +252,11 @@ def start_writer(
         warnings = [*warnings, *([warning] if warning else [])]
     opened = replace(prepared.opened, warnings=(*prepared.opened.warnings, *warnings))
     members = MembersWriter(config, parts) if config.setup.needs.incumbent != "one" else None
-    writer = RunWriter(opened, config, parts.problem, world, request.triggers, request.show_progress, members)
+    writer = RunWriter(
+        opened, config, parts.problem, state, world, request.triggers, request.show_progress, members=members
+    )
     with report_failure(world, writer):
-        writer.started(state, parts.task.name, request.repetition)
+        writer.started(parts.task.name, request.repetition)
     return state, writer
 
 
@@ -316,15 +320,17 @@ class Run:
             config,
             world,
             parts,
-            signals.count,
-            writer,
-            state,
+            signals=signals.count,
+            recorder=writer,
+            state=state,
             after_train_step=request.after_train_step,
             profiler=profiler,
             rank_log=log,
             make_executor=make_executor,
         )
         signals.abort_if_hung = self.training.abort_if_hung
+        self._polling = contextlib.ExitStack()  # until the run is closed
+        self._polling.enter_context(world.polling(self.training.check_messages))
         self._is_open = True
 
     @property
@@ -399,7 +405,7 @@ class Run:
             raise UserError(f"{why}, expected 'synchronous' for update()")
         if not self._is_open:
             raise UserError("the run has ended: update() needs a run in progress")
-        self.training.callers_results = algorithm.results_of(self.state, sample)
+        self.training.learn_next(algorithm.results_of(self.state, sample))
 
     def checkpoint(self) -> Path | None:
         """Save the last finished generation now; return the file, None on ranks other than 0. RunError."""
@@ -410,7 +416,7 @@ class Run:
         if self._writer is None:
             return None
         with report_failure(self.world, self._writer):
-            summary = self._parts.algorithm.summary(self._writer.outcome(self.state))
+            summary = self._parts.algorithm.summary(self._writer.standing.outcome)
             return self._writer.result(self._parts.task.name, self._request.repetition, self.training.final, summary)
 
     def close(self, status: int = 0) -> None:
@@ -428,7 +434,7 @@ class Run:
         close(task.name, task.close, stuck=(lambda: self.world.abort(status)) if self._request.ends_program else None)
         if self._log is not None:
             self._log.close()
-        self.world.poll = None
+        self._polling.close()
 
     def __enter__(self) -> Run:
         return self

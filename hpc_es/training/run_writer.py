@@ -17,7 +17,7 @@ from hpc_es.config import user_code
 from hpc_es.config.options import warnings_of
 from hpc_es.config.resolved import config_hash, dump, resolved, software_warning, sources, with_history
 from hpc_es.config.schema import Config, Report
-from hpc_es.core.data import IMAGE, Array, Arrays, JsonObject, Results, Rows, State, without_info
+from hpc_es.core.data import IMAGE, Array, Arrays, JsonObject, Rows, State, without_info
 from hpc_es.core.errors import RunError, UserError
 from hpc_es.core.interfaces import Problem
 from hpc_es.core.machine import as_comment, environment_info
@@ -44,15 +44,19 @@ from hpc_es.storage.status import (
 from hpc_es.storage.trust import trust_imported, trust_own
 from hpc_es.training.collective import FailureReport
 from hpc_es.training.compatibility import points_text, rounding_warnings
+from hpc_es.training.finished import FinishedGeneration, Measured
 from hpc_es.training.found import CentreEvaluation
-from hpc_es.training.generation import NOTHING_USED, MetricsRow
+from hpc_es.training.generation import NOTHING_USED, Counters, MetricsRow
+from hpc_es.training.journal import UpdateJournal, UpdateReplay
 from hpc_es.training.members import MembersWriter
 from hpc_es.training.outcomes import StoredOutcomes
-from hpc_es.training.recorder import Recorder, UpdateJournal, UpdateReplay
+from hpc_es.training.recorder import long_wait_message
 from hpc_es.training.run_directory import CONFIG, OpenedRun
+from hpc_es.training.standing import Standing
 from hpc_es.training.triggers import IntervalTrigger, TriggerList, Unit
 
 if TYPE_CHECKING:
+    from hpc_es.mpi.waiting import LongWait
     from hpc_es.report.loggers import Loggers
     from hpc_es.report.saved_policy import Env
 
@@ -151,7 +155,7 @@ def _last_row(run_dir: Path, generation: int) -> MetricsRow | None:
 SAVING_SHARE = 0.02  # of the time, that checkpoints by generation may take with `checkpoint.interval: auto`
 
 
-class RunWriter(Recorder):
+class RunWriter:
     """Writes everything that rank 0 writes in a run, and shows its progress."""
 
     def __init__(
@@ -159,6 +163,7 @@ class RunWriter(Recorder):
         opened: OpenedRun,
         config: Config,
         problem: Problem,
+        state: State,
         world: World,
         triggers: Sequence[IntervalTrigger] = (),
         show_progress: bool = True,
@@ -166,7 +171,11 @@ class RunWriter(Recorder):
     ) -> None:
         self._members = members
         old = opened.snapshot
-        super().__init__(config, problem, old.state if old else None)
+        self.config, self._problem = config, problem
+        self.standing = Standing(config, problem, state)
+        self.state_is_whole = True
+        self.replay: UpdateReplay | None = None
+        self.pending: CutShort | None = None
         self.directory, self._world, self._opened = opened.directory, world, opened
         current = {
             **environment_info(world.library, world.size),
@@ -178,16 +187,17 @@ class RunWriter(Recorder):
         self._provenance = with_history(current, old.provenance if old else {})
         changed = software_warning(old.provenance, current) if old else None
         if old:
-            self.counters |= old.counters
-            self.best, self._final = old.best, old.final
+            self.standing.counters |= old.counters
+            self.standing.best, self.standing.final = old.best, old.final
         self._cut: CutShort | None = None  # the last generation if it was cut short, after the state
         self._lengths_before_cut: dict[str, int] | None = None
-        self._after_pending = (self.counters, self._final)  # after `pending`
+        self._after_pending = (self.standing.counters, self.standing.final)  # after `pending`
         if old and old.cut:
             seconds = {"seconds": old.counters["seconds"]}
-            self.counters, self._final = {**NOTHING_USED, **old.cut.counters, **seconds}, {}
+            self.standing.counters, self.standing.final = {**NOTHING_USED, **old.cut.counters, **seconds}, {}
             self.pending = old.cut
-        self.measured = final_evaluation(self.directory, old.generation if old else None)
+        generation = old.generation if old else None
+        self.measured: Mapping[str, float] = final_evaluation(self.directory, generation)
         self._saved_generation = old.generation if old else -1
         self._saved_at, self._saving_seconds = time.monotonic(), 0.0  # end of the last checkpoint, and its time
         self._journal = UpdateJournal(
@@ -263,9 +273,9 @@ class RunWriter(Recorder):
         """Show a line and write it to the log."""
         self.progress.message(text)
 
-    def show(self, text: str) -> None:
-        """Show a line and write it to the log."""
-        self.message(text)
+    def long_wait(self, wait: LongWait, task: str) -> None:
+        """Show that no evaluation of the task has finished for long."""
+        self.message(long_wait_message(self.standing, wait, task))
 
     def finish(self, text: str) -> None:
         """Show the last line and write it to the log."""
@@ -274,9 +284,9 @@ class RunWriter(Recorder):
     def _warn(self, text: str) -> None:
         self.message(f"WARNING: {text}")
 
-    def started(self, state: State, task: str, repetition: int) -> None:
+    def started(self, task: str, repetition: int) -> None:
         """Show that the run starts or resumes, and save the first state."""
-        self._state = state
+        state = self.standing.state
         for line in (*self._world.notes, *rank_table_lines(self._world.table())):
             self.message(line)
         old, config = self._opened.snapshot, self.config
@@ -291,7 +301,7 @@ class RunWriter(Recorder):
                 "mpi": self._world.library,
                 "output": shown(self.directory),
                 "resumed": f"from generation {old.generation}" if old else None,
-                "best_evaluation": self.best.return_ if self.best else None,
+                "best_evaluation": self.standing.best.return_ if self.standing.best else None,
             }
         )
         if old is None and (text := points_text(config, self._problem)):
@@ -306,57 +316,70 @@ class RunWriter(Recorder):
 
     # A generation.
 
-    def evaluated(self, state: State, results: Results[object], evaluation: Rows, units: Sequence[Arrays]) -> None:
-        """Record the evaluations of a generation and the inputs of its update, before the update and `add`."""
-        if self._cut is None:
-            self._journal.add(results, units)
-        self._image = next((arrays[IMAGE] for arrays in results.chunk_arrays if IMAGE in arrays), None)
-        is_best = len(evaluation) > 0 and self.is_better(state, evaluation)
-        self._best_arrays = {name: array.copy() for name, array in state.shared.items()} if is_best else None
-        self._evaluation = evaluation
-        if self._problem.coordinate_names:
-            self._evaluations.write(state.generation, self._problem.evaluations(state, results, evaluation))
+    def keep(self, measured: State, evaluation: Rows, is_overwritten: bool) -> Measured:
+        """Return the state that an evaluation measured, as a copy if its arrays are recorded (see `Recorder.keep`)."""
+        is_best = len(evaluation) > 0 and self.standing.is_better(measured, evaluation)
+        is_listed = len(evaluation) > 0 and bool(self._problem.coordinate_names)
+        if is_best or (is_listed and is_overwritten):
+            shared = {name: array.copy() for name, array in measured.shared.items()}
+            measured = dataclasses.replace(measured, shared=shared)
+        return Measured(measured, is_best)
 
-    def add(self, state: State, row: MetricsRow, solutions: Sequence[JsonObject]) -> None:
+    def add(self, finished: FinishedGeneration, row: MetricsRow, solutions: Sequence[JsonObject]) -> None:
         """Record a finished generation: logs, progress, best evaluation, triggers (see `Recorder.add`)."""
-        self._state, self._final, self.pending = state, {}, None
-        self._metrics.add(row, len(self._evaluation) > 0, self._image)
-        self._add(row, solutions)
+        self._journal.add(finished.evaluated.results, finished.update.units)
+        self._write_evaluations(finished)
+        self.standing.state, self.standing.final = finished.state, {}
+        self.pending, self.measured = None, {}
+        self._metrics.add(row, len(finished.evaluated.evaluation) > 0, _image(finished))
+        self._add(finished, row, solutions)
         self._triggers(self._trigger_values())
         self.beat()
 
-    def begin_cut(self, outcomes: StoredOutcomes) -> None:
-        """Begin to record a generation that a budget has cut short; its lines are not part of the next checkpoint."""
-        counters = {name: value for name, value in self.counters.items() if name != "seconds"}
-        self._cut, self._lengths_before_cut = CutShort(counters, outcomes.pack()), self._file_lengths()
-
     def add_cut(
-        self, before: State, after: State, row: MetricsRow, solutions: Sequence[JsonObject], is_new: bool
+        self,
+        finished: FinishedGeneration,
+        row: MetricsRow,
+        solutions: Sequence[JsonObject],
+        *,
+        outcomes: StoredOutcomes,
+        counters: Counters,
+        is_new: bool,
     ) -> None:
-        """Record such a generation: logs, progress, best evaluation (see `Recorder.add_cut`)."""
-        super().add_cut(before, after, row, solutions, is_new)
+        """Record such a generation; its lines are not part of the next checkpoint (see `Recorder.add_cut`)."""
+        used = {name: value for name, value in counters.items() if name != "seconds"}
+        self._cut, self._lengths_before_cut = CutShort(used, outcomes.pack()), self._file_lengths()
+        self._write_evaluations(finished)
+        self.standing.cut_short(finished.update.state)
         if is_new:
-            self._saved_generation = -1
+            self._saved_generation, self.measured = -1, {}
         else:
-            _, self._final = self._after_pending  # with the final evaluation
+            _, self.standing.final = self._after_pending  # with the final evaluation
         self.pending = None
-        self._metrics.add_last(row, self._image)
-        self._add(row, solutions)
+        self._metrics.add_last(row, _image(finished))
+        self._add(finished, row, solutions)
         self.beat()
 
-    def _add(self, row: MetricsRow, solutions: Sequence[JsonObject]) -> None:
+    def _write_evaluations(self, finished: FinishedGeneration) -> None:
+        if self._problem.coordinate_names:
+            evaluated, measured = finished.evaluated, finished.measured.state
+            evaluations = self._problem.evaluations(measured, evaluated.results, evaluated.evaluation)
+            self._evaluations.write(measured.generation, evaluations)
+
+    def _add(self, finished: FinishedGeneration, row: MetricsRow, solutions: Sequence[JsonObject]) -> None:
         """Record new programs, the best evaluation and the progress."""
         if solutions:
             self._programs.write(solutions)
-        mean, shared = row["evaluation_return_mean"], self._best_arrays
-        is_best = mean is not None and shared is not None
-        if mean is not None and shared is not None:
-            rows = without_info(self._evaluation) if self._problem.derives_fitness else None
-            measured = CentreEvaluation(self._evaluation, self._problem.episodes_per_job)
+        evaluation, mean = finished.evaluated.evaluation, row["evaluation_return_mean"]
+        is_best = finished.measured.is_best and mean is not None
+        if finished.measured.is_best and mean is not None:
+            rows = without_info(evaluation) if self._problem.derives_fitness else None
+            measured = CentreEvaluation(evaluation, self._problem.episodes_per_job)
             generation, error = int(row["generation"] or 0), measured.standard_error
-            self.best = Best(float(mean), generation, shared, rows, error, measured.episodes)
-            self._best_arrays = None
-        self.progress.update(row, self.best.return_ if self.best else None)
+            shared = finished.measured.state.shared
+            self.standing.best = Best(float(mean), generation, shared, rows, error, measured.episodes)
+        best = self.standing.best
+        self.progress.update(row, best.return_ if best else None)
         if is_best:
             self._opened.store.save_best(self._snapshot())
 
@@ -369,34 +392,35 @@ class RunWriter(Recorder):
         """Continue from this state, after the updates since the last full checkpoint were computed again."""
         assert self.replay
         self.replay.require_same(state)
-        if self.best and self.replay.best is not None:
-            self.best = dataclasses.replace(self.best, shared=self.replay.best)
-        self._state, self.replay = state, None
+        best = self.standing.best
+        if best and self.replay.best is not None:
+            self.standing.best = dataclasses.replace(best, shared=self.replay.best)
+        self.standing.state, self.replay = state, None
         if self._saved_generation < 0:
             self.save()
 
     def _trigger_values(self) -> dict[Unit, float]:
-        assert self._state
+        counters = self.standing.counters
         return {
-            Unit.GENERATION: self._state.generation,
-            Unit.TIMESTEPS: self.counters["timesteps"],
-            Unit.SECONDS: self.counters["seconds"],
+            Unit.GENERATION: self.standing.state.generation,
+            Unit.TIMESTEPS: counters["timesteps"],
+            Unit.SECONDS: counters["seconds"],
         }
 
     # Checkpoints.
 
     def _snapshot(self, since: tuple[int, Increment] | None = None) -> Snapshot:
         """Return a checkpoint; `since` holds the updates that it stores instead of the state."""
-        assert self._state
-        counters, final, cut = self.counters, self._final, self._cut
+        standing, cut = self.standing, self._cut
+        counters, final, best = standing.counters, standing.final, standing.best
         if self.pending is not None:  # an interruption before it was recorded again
             (counters, final), cut = self._after_pending, self.pending
         run_ids = {} if self._loggers is None else self._loggers.run_ids
         return Snapshot(
-            state=State(since[0], {}, {}) if since else self._state,
+            state=State(since[0], {}, {}) if since else standing.state,
             increment=since[1] if since else None,
             counters=counters,
-            best=dataclasses.replace(self.best, shared={}) if self.best and since else self.best,
+            best=dataclasses.replace(best, shared={}) if best and since else best,
             triggers=self._triggers.state(),
             config_text=self._text,
             config_hash=self._hash,
@@ -425,20 +449,19 @@ class RunWriter(Recorder):
             self.save_in_between()
 
     def _save(self, whole: bool) -> Path:
-        assert self._state
-        started = time.monotonic()
-        path = self._opened.store.path(max(self._saved_generation, self._state.generation))
-        is_saved = self._state.generation == self._saved_generation and (not whole or is_full(path))
+        state, started = self.standing.state, time.monotonic()
+        path = self._opened.store.path(max(self._saved_generation, state.generation))
+        is_saved = state.generation == self._saved_generation and (not whole or is_full(path))
         if not self.state_is_whole:
-            text = f"the update of generation {self._state.generation + 1} failed while it changed the state"
+            text = f"the update of generation {state.generation + 1} failed while it changed the state"
             raise RunError(f"{text}, which cannot be saved: resume from the last checkpoint")
         if self.replay is None and not is_saved:
-            snapshot = self._snapshot(None if whole else self._journal.since(self._state))
+            snapshot = self._snapshot(None if whole else self._journal.since(state))
             self._opened.store.save(snapshot)
             if snapshot.increment is None:
                 self._write_members()
             self._journal.begin(path, snapshot)
-            self._saved_generation = self._state.generation
+            self._saved_generation = state.generation
             self._problem.on_checkpoint(self._saved_generation)
             self.status("running")
             self._saved_at = time.monotonic()
@@ -472,8 +495,7 @@ class RunWriter(Recorder):
             self._export_env = "wrapped"
             export(self.directory, file, dataclasses.replace(options, env="wrapped"))
         if self.config.report.export_numbered:
-            assert self._state
-            with written(self.directory / f"policy_{self._state.generation:06d}.keras") as temporary:
+            with written(self.directory / f"policy_{self.standing.state.generation:06d}.keras") as temporary:
                 shutil.copyfile(file, temporary)
 
     # The end.
@@ -488,33 +510,31 @@ class RunWriter(Recorder):
 
     def _write_members(self) -> None:
         """Write the front or archive of the state, which the last checkpoint has."""
-        if self._members is not None and self._state is not None:
-            self._members.write(self.directory, self._state)
+        if self._members is not None:
+            self._members.write(self.directory, self.standing.state)
 
-    def measured_at_end(self, units: Sequence[Arrays]) -> bool:
+    def measured_at_end(self, units: Sequence[Arrays]) -> None:
         """Save what the problem learned from the final evaluation, apart from the state, which a resume continues."""
-        changed = super().measured_at_end(units)
-        if changed:
+        if self.standing.add_learned(units):
             self._saved_generation = -1
             self.save()
-        return changed
 
     def status(self, state: str, **more: object) -> None:
         """Replace status.json, which scripts read."""
-        super().status(state, **more)
-        assert self._state
+        standing = self.standing
         if state in get_args(EndStatus):
             self._end_status = cast(EndStatus, state)
-        self._status = {"status": state, "generation": self._state.generation, **self.counters, **more}
+        self._status = {"status": state, "generation": standing.state.generation, **standing.counters, **more}
         self._status |= this_run(os.environ)
         self._write_status()
         if state == FINISHED:
-            self._metrics.write_answer(self._state.generation, self.found(final_results(more)).answer)
+            answer = standing.found(final_results(more)).answer
+            self._metrics.write_answer(standing.state.generation, answer)
 
     def _write_status(self) -> None:
         """Replace status.json, with what the run has found until now: a generation may take longer than a heartbeat."""
         self._last_beat = time.monotonic()
-        found = self.found(final_results(self._status))
+        found = self.standing.found(final_results(self._status))
         best = self._best_return(found)
         values = {**self._status, **({} if best is None else {"best_return": best}), **found.data()}
         if metrics := self.config.setup.metrics:
@@ -526,7 +546,8 @@ class RunWriter(Recorder):
         """Return the return of the best evaluated centre: the answer, or for an objective that of a centre."""
         if found.answer.kind == "centre":
             return found.answer.value
-        return None if self.best is None else self.best.return_
+        best = self.standing.best
+        return None if best is None else best.return_
 
     def beat(self) -> None:
         """Renew the heartbeat in status.json if it is due; called often, also between the steps of an evaluation."""
@@ -537,19 +558,19 @@ class RunWriter(Recorder):
 
     def result(self, task: str, repetition: int, final: Mapping[str, float], summary: JsonObject) -> JsonObject:
         """Return the result of the finished run, and write it to result.json."""
-        assert self._state
-        target, found = self.config.stop.target_value, self.found(final)
-        success = {} if target is None else {"success": self.is_reached(target)}
+        standing, target = self.standing, self.config.stop.target_value
+        found = standing.found(final)
+        success = {} if target is None else {"success": standing.is_reached(target)}
         result = results.result(
             self.config,
             repetition=repetition,
             task=task,
-            state=self._state,
-            counters=self.counters,
+            state=standing.state,
+            counters=standing.counters,
             found=found,
             best=self._best_return(found),
             final=final,
-            more={**success, **self._problem.summary(self.carried()), **summary},
+            more={**success, **self._problem.summary(standing.carried()), **summary},
         )
         write_json(self.directory / RESULT, result)
         return result
@@ -563,6 +584,11 @@ class RunWriter(Recorder):
         self._evaluations.close()
         self.progress.close()
         self._opened.lock.release()
+
+
+def _image(finished: FinishedGeneration) -> Array | None:
+    """Return the first image that a chunk has sent, or None."""
+    return next((arrays[IMAGE] for arrays in finished.evaluated.results.chunk_arrays if IMAGE in arrays), None)
 
 
 def final_results(status: Mapping[str, Any]) -> dict[str, float]:

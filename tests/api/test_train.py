@@ -14,7 +14,7 @@ import hpc_es
 from hpc_es.api.train import TrainingRun
 from hpc_es.core.errors import ConfigError, RunError
 from hpc_es.core.global_generators import restored_generators
-from hpc_es.training import loop
+from hpc_es.training import updates
 from tests.helpers import runs
 from tests.helpers.harness import ROOT, Finished, mpiexec, python, script
 
@@ -340,7 +340,7 @@ def test_exit_outside_of_an_evaluation_is_an_error(
     def update(*arguments: object) -> None:
         raise error
 
-    monkeypatch.setattr(loop, "update_state", update)
+    monkeypatch.setattr(updates, "update_state", update)
     with pytest.raises(RunError, match=rf"^code of yours must not end the program, but raised {error.__name__} "):
         list(hpc_es.train(runs.tiny(tmp_path), tmp_path / "run"))
     status = runs.status(tmp_path / "run")

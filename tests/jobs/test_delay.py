@@ -273,7 +273,7 @@ WATCHED = """
     import hpc_es
     from hpc_es.config.loading import load
     from hpc_es.mpi.world import World
-    from hpc_es.training.delayed import DelayedPhase
+    from hpc_es.training.delayed import DelayedExchange
 
     phases, calls = [], []
 
@@ -295,9 +295,9 @@ WATCHED = """
 
     for name in ("barrier", "broadcast", "allgather", "gather"):
         watch(name, getattr(World, name))
-    serving = mark("worker", DelayedPhase.serve_worker)
-    DelayedPhase.serve_worker = lambda *arguments: list(serving(*arguments))
-    DelayedPhase.generations = mark("rank 0", DelayedPhase.generations)
+    serving = mark("worker", DelayedExchange.serve_worker)
+    DelayedExchange.serve_worker = lambda *arguments: list(serving(*arguments))
+    DelayedExchange.generations = mark("rank 0", DelayedExchange.generations)
     with hpc_es.train(load(sys.argv[1], sys.argv[3:]), sys.argv[2]) as run:
         for row in run:
             pass

@@ -21,7 +21,7 @@ from hpc_es.core.errors import CheckpointError, RunError
 from hpc_es.report.saved_policy import read_policy
 from hpc_es.storage.checkpoint import is_full, load
 from hpc_es.storage.checkpoint_directory import Store, find
-from hpc_es.training import executors, loop
+from hpc_es.training import executors, updates
 from tests.helpers import runs
 
 LARGE = (*runs.EVERY, "policy.hidden_dims=[64, 64]", "task.observation_normalization.enabled=true")
@@ -63,7 +63,7 @@ def test_updates_in_place_equal_those_that_copy(
     reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As for theta of millions of parameters."""
-    monkeypatch.setattr(loop, "OVERWRITTEN", 0)
+    monkeypatch.setattr(updates, "OVERWRITTEN", 0)
     monkeypatch.setattr(optimizers, "STEP_PART", 1000)
     runs.here(runs.tiny(tmp_path), tmp_path / "run", BETWEEN)
     runs.assert_same(tmp_path / "run", reference)
@@ -86,7 +86,7 @@ def test_state_after_a_failed_update_is_saved_only_if_it_is_whole(
     in_place: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The update in place has changed theta and the slots when theta is not finite."""
-    monkeypatch.setattr(loop, "OVERWRITTEN", 0 if in_place else 1 << 22)
+    monkeypatch.setattr(updates, "OVERWRITTEN", 0 if in_place else 1 << 22)
     steep = {"kind": "sgd", "learning_rate": 1e39}
     config = yaml.safe_load(runs.tiny(tmp_path).read_text())
     config["algorithm"]["optimizer"], config["checkpoint"] = steep, {"interval": 0, "interval_seconds": 0}

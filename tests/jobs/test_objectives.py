@@ -365,7 +365,7 @@ def test_long_jobs_are_evaluated_first_without_a_change_of_results(tmp_path: Pat
 DURATIONS = """
     import csv, runpy, sys
     import numpy as np
-    from hpc_es.training import loop
+    from hpc_es.training import updates
     from hpc_es.training.chunking import JobDurations
 
     def add(self, vectors, seconds):
@@ -373,7 +373,7 @@ DURATIONS = """
         with open("durations.csv", "a") as file:
             np.savetxt(file, numbers, "%.17g", ",")
     JobDurations.add = add
-    loop.OVERWRITTEN = 0
+    updates.OVERWRITTEN = 0
     sys.argv = ["hpc_es.main", *sys.argv[1:]]
     runpy.run_module("hpc_es.main", run_name="__main__")
 """

@@ -82,8 +82,8 @@ def test_finished_rank_rejoins_the_others() -> None:
         if not through:
             assert lose(2)
         def poll(): raise RuntimeError("nobody looks for signals in a meeting")
-        world.poll = poll
-        assert world.fault_handler.regroup(through, can_continue=True) is Regroup.CONTINUE and world.size == 2
+        with world.polling(poll):
+            assert world.fault_handler.regroup(through, can_continue=True) is Regroup.CONTINUE and world.size == 2
         assert world.fault_handler.regroup(is_done=True, can_continue=rank == 0) is Regroup.DONE
         """,
     )

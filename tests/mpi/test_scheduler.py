@@ -32,7 +32,8 @@ def body():
             time.sleep(0.5e-3)
         return Outcome(np.zeros(chunk.jobs, ROW))
     for round in range({rounds}):
-        mine = work.evaluate([Chunk(index, index, 1) for index in range({chunks})], evaluate)
+        with world.polling(work.check_messages):
+            mine = work.evaluate([Chunk(index, index, 1) for index in range({chunks})], evaluate)
         told = world.allgather(np.array(sorted(mine), np.uint8))
         if world.rank == 0:
             print(json.dumps([part.tolist() for part in told]), flush=True)
@@ -101,6 +102,7 @@ def test_messages_are_received_in_order() -> None:
     """The only worker prefetches, then is idle. If received in the other order, it would wait without end."""
     world: Any = Slow(2, [(1, Tag.AHEAD), (1, Tag.FREE)])
     work = Work(world, "on_demand", True)
+    world.poll = work.check_messages
     chunks = [Chunk(0, 0, 1), Chunk(1, 1, 1)]
     result = work.evaluate(chunks, lambda chunk, poll: Outcome(np.zeros(1, ROW)))
     assert list(result) == [0]
@@ -129,6 +131,7 @@ def test_each_message_costs_constant_time_with_thousands_of_ranks() -> None:
     ranks = range(1, 3001)
     world: Any = Slow(3001, [*((rank, Tag.AHEAD) for rank in ranks), *((rank, Tag.FREE) for rank in ranks)])
     work = Work(world, "on_demand", False)
+    world.poll = work.check_messages
     work._waiting = Counting()
     assert work.evaluate([Chunk(number, number, 1) for number in range(3000)], lambda chunk, poll: 1 / 0) == {}  # type: ignore[arg-type, return-value]
     assert world.sent == [(rank, [DONE]) for rank in ranks]
@@ -160,7 +163,8 @@ def body():
         return Outcome(np.zeros(chunk.jobs, ROW))
     for generation in range(4):
         chunks = [Chunk(job, job, 1, generation=generation) for job in range(4)]
-        mine = work.evaluate(chunks, evaluate)
+        with world.polling(work.check_messages):
+            mine = work.evaluate(chunks, evaluate)
         failed = [index for index, outcome in mine.items() if np.isnan(outcome.rows["return_"]).any()]
         parts = world.allgather(np.array(failed, np.uint8))
         if world.rank == 0:

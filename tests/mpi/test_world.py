@@ -186,12 +186,12 @@ def test_waiting_rank_sleeps_counts_time_and_polls() -> None:
         """
         polls = []
         world.barrier()
-        world.poll = lambda: polls.append(1)
         if rank == 0:
             time.sleep(2)
         cpu = time.process_time()
         world.waited = 0.0
-        world.barrier()
+        with world.polling(lambda: polls.append(1)):
+            world.barrier()
         if rank == 1:
             cpu = time.process_time() - cpu
             assert cpu < 0.3, cpu
@@ -210,9 +210,9 @@ def test_nested_waiting_is_counted_once_and_does_not_poll() -> None:
         until = time.perf_counter() + 0.02
         alone.wait_until(lambda: time.perf_counter() > until)
 
-    alone.poll = poll
     begin = time.perf_counter()
-    alone.wait_until(lambda: time.perf_counter() > begin + 0.05)
+    with alone.polling(poll):
+        alone.wait_until(lambda: time.perf_counter() > begin + 0.05)
     elapsed = time.perf_counter() - begin
     assert depth and 0.05 <= alone.waited <= elapsed
 

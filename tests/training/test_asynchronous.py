@@ -12,7 +12,7 @@ HEAD = """
 import sys, time
 from dataclasses import replace
 import numpy as np
-from hpc_es.training.asynchronous import AsynchronousPhase
+from hpc_es.training.asynchronous import AsynchronousExchange
 from hpc_es.training.collective import FailureReports
 from hpc_es.tasks.problems import ProblemDefaults
 from hpc_es.training.build import Parts
@@ -47,18 +47,18 @@ def phase():
     work = work or Work(world, "on_demand", "auto", lambda: signals)
     reports = FailureReports(world, lambda report: print(report.line(), flush=True))
     parts = Parts(None, None, ProblemDefaults(), None, Toy(), ROW, 2, "fixed")
-    return AsynchronousPhase(world, work, MpiExecutor(world, work, lambda: signals, reports), parts)
+    return AsynchronousExchange(world, work, MpiExecutor(world, work, lambda: signals, reports), parts)
 
 SLOW, signals, again, work = 0.0, 0, 0, None
 """
 
 
 def run(ranks: int, body: str, status: int = 0) -> Finished:
-    lines = "".join(f"    {line}\n" for line in script(body)[1].splitlines())
+    lines = "".join(f"        {line}\n" for line in script(body)[1].splitlines())
     start = "def body():\n    global world, rank, size, SLOW, signals, again\n    world = connect()\n"
-    code = (
-        f"{HEAD}\n{start}    rank, size, master = world.rank, world.size, Master()\n{lines}    return 0\nguarded(body)"
-    )
+    start += "    rank, size, master = world.rank, world.size, Master()\n"
+    start += "    with world.polling(lambda: work and work.check_messages()):\n"
+    code = f"{HEAD}\n{start}{lines}    return 0\nguarded(body)"
     done = mpiexec(ranks, ["-c", code], timeout_seconds=30)
     assert done.status == status and not done.timed_out, str(done)
     return done

@@ -16,7 +16,7 @@ from hpc_es.core.data import Column, Float64, ProblemState, Rows, State, row_dty
 from hpc_es.report.saved_policy import read_theta
 from hpc_es.storage.checkpoint import Best, Snapshot, load, save
 from hpc_es.tasks.problems import ProblemDefaults
-from hpc_es.training.recorder import Recorder
+from hpc_es.training.standing import Standing
 
 LIMIT = """
 import numpy as np
@@ -115,10 +115,8 @@ def rows_of(*values: tuple[float, float]) -> Rows:
     return rows
 
 
-def recorder(problem: Any, best: Best | None) -> Recorder:
-    recorder = Recorder(validate({"task": {"env_id": "CartPole-v1"}}), problem)
-    recorder.best = best
-    return recorder
+def standing(problem: Any, best: Best | None) -> Standing:
+    return Standing(validate({"task": {"env_id": "CartPole-v1"}}), problem, State(1, {}, {}), best=best)
 
 
 @pytest.mark.parametrize(
@@ -135,13 +133,13 @@ def test_evaluations_are_compared_by_ranks_within_both(
     known: tuple[float, float] | None, new: tuple[float, float], is_better: bool
 ) -> None:
     best = None if known is None else Best(known[0], 0, {}, rows_of(known))
-    assert recorder(Ranked(), best).is_better(State(1, {}, {}), rows_of(new)) == is_better
+    assert standing(Ranked(), best).is_better(State(1, {}, {}), rows_of(new)) == is_better
 
 
 def test_best_evaluation_of_an_older_checkpoint_is_replaced_only_if_the_fitness_is_derived() -> None:
     best, worse = Best(5.0, 0, {}), rows_of((2.0, 0.0))
-    assert recorder(Ranked(), best).is_better(State(1, {}, {}), worse)
-    assert not recorder(ProblemDefaults(), best).is_better(State(1, {}, {}), worse)
+    assert standing(Ranked(), best).is_better(State(1, {}, {}), worse)
+    assert not standing(ProblemDefaults(), best).is_better(State(1, {}, {}), worse)
 
 
 def test_rows_of_the_best_evaluation_are_stored_in_a_checkpoint(tmp_path: Path) -> None:

@@ -25,7 +25,8 @@ from hpc_es.training.build import Parts
 from hpc_es.training.chunking import SHARED_SECONDS
 from hpc_es.training.collective import FailureReports
 from hpc_es.training.executors import ALONE_SECONDS, COMPARED, LONGEST_SECONDS, TRIAL_BACKOFF, MpiExecutor, Rank0Alone
-from hpc_es.training.generation import HEADER, Evaluated, Generation
+from hpc_es.training.generation import Evaluated, Generation
+from hpc_es.training.messages import HEADER
 from tests.helpers import runs
 from tests.helpers.harness import ROOT, mpiexec, script, start
 from tests.helpers.stepping import KINDS
@@ -48,7 +49,7 @@ class Clocked:
         headers = np.zeros(2, HEADER)
         headers["environment"] = evaluating / 2
         evaluated = Evaluated(headers, Results(np.zeros(0, row_dtype()), []), np.zeros(0, row_dtype()))
-        return self.alone.is_next(was_alone, {"seconds_this_generation": seconds}, evaluated)
+        return self.alone.is_next(was_alone, seconds, evaluated)
 
     def tried(self, together: float, alone: float) -> int:
         """Generations alone in the first trial."""

@@ -87,7 +87,8 @@ def body():
     executor = MpiExecutor(world, work, lambda: 0, FailureReports(world, None))
     parts = Parts(None, None, Relative(), None, toy, ROW, 2, "fixed")
     plan = CutPlan(ranks=len(executor.evaluators))
-    evaluated = executor.run(Generation(parts, State(3, {"factor": np.array(2.0)}, {}), 4, plan=plan))
+    with world.polling(work.check_messages):
+        evaluated = executor.run(Generation(parts, State(3, {"factor": np.array(2.0)}, {}), 4, plan=plan))
     told = world.allgather(np.frombuffer(json.dumps([asked, measured]).encode(), np.uint8))
     if world.rank == 0:
         results = evaluated.results

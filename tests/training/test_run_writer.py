@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import hpc_es
-from hpc_es.training import run_writer
+from hpc_es.training import run_writer, updates
 from hpc_es.training.run_writer import RunWriter, rank_table_lines
 from tests.helpers.harness import ROOT, mpiexec, script
 
@@ -86,7 +86,7 @@ def test_automatic_checkpoints_take_little_of_the_time(
     save = RunWriter.save_in_between
     monkeypatch.setattr(run_writer, "SAVING_SHARE", share)
     monkeypatch.setattr(
-        RunWriter, "save_in_between", lambda self: (saved.append(self._state.generation), save(self))[1]
+        RunWriter, "save_in_between", lambda self: (saved.append(self.standing.state.generation), save(self))[1]
     )
     config = {
         **FUNCTION,
@@ -97,3 +97,21 @@ def test_automatic_checkpoints_take_little_of_the_time(
         for _ in run:
             pass
     assert [generation for generation in saved if generation < 35] == [10, 20, 30][:count]
+
+
+def test_evaluations_list_the_centre_that_was_evaluated_if_updates_overwrite_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Steps so large that only the first centre is the best so far."""
+    config = {
+        **FUNCTION,
+        "algorithm": {"kind": "es", "population_size": 4, "optimizer": {"learning_rate": 100.0}},
+        "noise": {"kind": "counter"},
+        "evaluation": {"interval": 1, "episodes": 1},
+    }
+    for name, limit in (("copied", 1 << 22), ("overwritten", 0)):
+        monkeypatch.setattr(updates, "OVERWRITTEN", limit)
+        for row in hpc_es.train(config, tmp_path / name):
+            assert int(row["evaluation_episodes"] or 0) == 1
+    files = [(tmp_path / name / "evaluations.csv").read_text() for name in ("copied", "overwritten")]
+    assert files[0] == files[1] and files[0].count("\n") == 1 + 3 * 5

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +14,8 @@ from hpc_es.core.errors import CheckpointError, RunError
 from hpc_es.storage.checkpoint import Snapshot, image_sha256, save
 from hpc_es.storage.results import digest
 from hpc_es.training.generation import UpdateInputs
-from hpc_es.training.recorder import QUIET_GENERATIONS, Recorder, UpdateJournal, UpdateReplay
+from hpc_es.training.journal import UpdateJournal, UpdateReplay
+from hpc_es.training.recorder import QUIET_GENERATIONS, Notices
 
 
 def rows(*returns: float) -> np.ndarray:
@@ -141,11 +141,9 @@ def test_replay_with_a_different_state_ends_the_run(tmp_path: Path) -> None:
         replay.require_same(State(1, state(1).shared, {"steps": np.array(2)}))
 
 
-def test_notice_is_repeated_only_after_a_long_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    nothing: Any = None
-    recorder, lines = Recorder(nothing, nothing), list[str]()
-    monkeypatch.setattr(recorder, "message", lines.append)
+def test_notice_is_repeated_only_after_a_long_pause() -> None:
+    shown, lines = Notices(), list[str]()
     due = {3: ["a"], 4: ["a", "b"], 6: ["a"], 4 + QUIET_GENERATIONS: ["b"], 5 + QUIET_GENERATIONS: ["a"]}
     for generation, notices in due.items():
-        recorder.notices(generation, notices)
+        lines += shown.new(generation, notices)
     assert lines == ["generation 4: a", "generation 5: b", f"generation {5 + QUIET_GENERATIONS}: b"]

@@ -13,7 +13,7 @@ from hpc_es.core.errors import ConfigError
 from hpc_es.tasks.problems import ProblemDefaults
 from hpc_es.training.build import build_task
 from hpc_es.training.compatibility import fitness_mismatches
-from hpc_es.training.recorder import Recorder
+from hpc_es.training.standing import Standing
 
 POLICY: dict[str, Any] = {"task": {"env_id": "CartPole-v1"}}
 OBJECTIVE: dict[str, Any] = {
@@ -27,11 +27,11 @@ def stopped_after(config: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], 
     problem: Any = None
     counters: dict[str, float | int] = {}
     for number, row in enumerate(rows, 1):
-        recorder = Recorder(validate({**config, "stop": stop}), problem, State(number, {}, {}))
-        recorder.counters |= counters  # as from a checkpoint
-        recorder.count_evaluations(dict(row))
-        counters = recorder.counters
-        if (reason := recorder.stop_reason()) is not None:
+        standing = Standing(validate({**config, "stop": stop}), problem, State(number, {}, {}))
+        standing.counters |= counters  # as from a checkpoint
+        standing.count(dict(row), {})
+        counters = standing.counters
+        if (reason := standing.stop_reason()) is not None:
             assert reason == f"stop.patience: {stop['patience']}"
             return number
     return None
@@ -104,11 +104,11 @@ def test_smaller_violation_and_first_feasible_vector_are_improvements() -> None:
 
 def test_counters_exist_only_with_a_patience() -> None:
     problem: Any = None
-    recorder = Recorder(validate(POLICY), problem)
-    before = dict(recorder.counters)
-    recorder.counters |= {"evaluations_without_improvement": 5, "improved_value": 1.0, "improved_violation": 0.0}
-    recorder.count_evaluations(evaluations(2.0)[0])
-    assert recorder.counters == before
+    standing = Standing(validate(POLICY), problem, State(0, {}, {}))
+    before = dict(standing.counters)
+    standing.counters |= {"evaluations_without_improvement": 5, "improved_value": 1.0, "improved_violation": 0.0}
+    standing.count(evaluations(2.0)[0], {})
+    assert standing.counters == before
 
 
 @pytest.mark.parametrize(
