@@ -112,3 +112,16 @@ def feasible_first(costs: Float64, constraints: Float64) -> Float64:
     violation = violations(constraints)
     feasible = costs[(violation == 0) & np.isfinite(costs)]
     return np.where(violation > 0, (feasible.max() if len(feasible) else 0.0) + violation, costs)
+
+
+def ranked_by(quantities: Quantities) -> bool:
+    """Return whether these quantities, and not simply the return, are the fitness of jobs."""
+    return bool(quantities.objectives or quantities.constraints)
+
+
+def fitness_of(quantities: Quantities, rows: Rows) -> Float64:
+    """Return the fitness of jobs, float64[jobs]: the first objective, by default the return; feasible jobs first."""
+    costs: Float64 = -np.asarray(rows["return_"], np.float64)
+    if quantities.objectives:
+        costs = np.where(np.isnan(costs), np.nan, -quantities.signs[0] * rows[OBJECTIVES][:, 0])
+    return -(feasible_first(costs, rows[CONSTRAINTS]) if quantities.constraints else costs)

@@ -38,7 +38,7 @@ from hpc_es.core.interfaces import Cutting, Evaluation, MixedCoordinates, RunCon
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.core.policy import Actor, Batch, Episodic, Policy, ReferencePolicy, Segments, Traits
 from hpc_es.core.population import Layout, Population, unperturbed
-from hpc_es.core.quantities import CONSTRAINTS, NONE, OBJECTIVES, Quantities, feasible_first
+from hpc_es.core.quantities import CONSTRAINTS, NONE, OBJECTIVES, Quantities, fitness_of, ranked_by
 from hpc_es.devices import jax_setup
 from hpc_es.devices.backend import Backend, backend
 from hpc_es.tasks.observation_statistics import REFERENCE_HASH, Deviations, Moments, random_observations, sha256
@@ -248,7 +248,7 @@ class PolicyProblem(ProblemDefaults):
         quantities: Quantities = NONE,
     ) -> None:
         self.columns, self.quantities = (SIGN_RETURN, *columns), quantities
-        self.derives_fitness = bool(quantities.objectives or quantities.constraints)
+        self.derives_fitness = ranked_by(quantities)
         if normalization.enabled and Traits.of(policy).scales_observations:
             text = "is true, but the policy scales observations itself: expected false"
             raise ConfigError([("task.observation_normalization.enabled", text)])
@@ -271,10 +271,7 @@ class PolicyProblem(ProblemDefaults):
 
     def fitness(self, rows: Rows, carried: ProblemState) -> Float64:
         """Return the fitness by the first objective, by default the return, and the constraints, float64[jobs]."""
-        quantities, costs = self.quantities, -np.asarray(rows["return_"], np.float64)
-        if quantities.objectives:
-            costs = np.where(np.isnan(costs), np.nan, -quantities.signs[0] * rows[OBJECTIVES][:, 0])
-        return -(feasible_first(costs, rows[CONSTRAINTS]) if quantities.constraints else costs)
+        return fitness_of(self.quantities, rows)
 
     def open(self, run: RunContext) -> None:
         """Compile the policy if a library does.

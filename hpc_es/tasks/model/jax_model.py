@@ -176,16 +176,19 @@ class KerasParameters:
         return self._model
 
 
+NOTHING_ASKED: Mapping[str, str] = {}
+
+
 class Model:
     """A model of the user: its parameters, their score on a batch, and the batches.
 
-    `metrics` are the names of the numbers of `score` that calls return.
+    `metrics` are the names of the numbers of `score` that calls return, with the option that asks for each.
     """
 
-    def __init__(self, created: Any, name: str, metrics: Sequence[str] = ()) -> None:
+    def __init__(self, created: Any, name: str, metrics: Mapping[str, str] = NOTHING_ASKED) -> None:
         """Raise ConfigError if `created`, the result of the function `name`, has a wrong member."""
         members = _members(created, name)
-        self.name, self.metrics = name, tuple(metrics)
+        self.name, self.metrics, self._asked = name, tuple(metrics), metrics
         self.parameters = _parameters(members["parameters"], name)
         self.layout = self.parameters.layout
         self._score = members["score"]
@@ -266,7 +269,7 @@ class Model:
         if missing:
             has = ", ".join(map(repr, metrics)) or "none"
             text = f"has {missing[0]!r}, which score of {self.name} does not return (it returns: {has})"
-            raise ConfigError([("report.info", f"{text}{nearest(missing[0], metrics)}")])
+            raise ConfigError([(self._asked[missing[0]], f"{text}{nearest(missing[0], metrics)}")])
         return fitness, metrics
 
     def data_digest(self, source: Source, seed: int) -> str:

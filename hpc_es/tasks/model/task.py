@@ -39,6 +39,7 @@ from hpc_es.core.data import (
     Outcome,
     Poll,
     ProblemState,
+    Rows,
     info_numbers,
     row_dtype,
 )
@@ -48,9 +49,11 @@ from hpc_es.core.interfaces import RunContext, SearchSize
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.core.policy import Policy, Tree
 from hpc_es.core.population import Factorisation, Perturbed, Population, candidate_parts
+from hpc_es.core.quantities import fitness_of, ranked_by
 from hpc_es.core.rank_output import say_error
 from hpc_es.devices import jax_setup
 from hpc_es.policies.network import restored_session, seed_generators
+from hpc_es.tasks.model.quantities import ModelQuantities, ModelQuantityOptions
 from hpc_es.tasks.parts_of_calls import in_parts
 from hpc_es.tasks.problems import PARAMETER_SPREAD, PROBE_BLOCK, VectorProblemDefaults
 
@@ -70,7 +73,7 @@ OFFERS = Offers(problems=("vectors",), compiled=True, info=True, measures_centre
 
 
 @options
-class Options:
+class Options(ModelQuantityOptions):
     """`task:` with `kind: model`."""
 
     kind: Literal["model"] = option("name of the task", "model")
@@ -108,17 +111,18 @@ class ModelTask:
 
     spaces = None
 
-    def __init__(self, options: Options, metrics: Sequence[str] = ()) -> None:
-        """Raise ConfigError if the function fails, or returns no model; `metrics` are numbers that `score` returns."""
+    def __init__(self, options: Options, info: Sequence[str] = ()) -> None:
+        """Raise ConfigError if the function fails, or returns no model; `info` are numbers that `score` returns."""
         self.options, self.name = options, options.model
         # `auto` precedes a search, which knows the number.
         self.jobs_per_call = JOBS_PER_CALL if options.jobs_per_call == "auto" else options.jobs_per_call
-        self.model = self.created(metrics)
+        self.info, self.quantities = tuple(info), ModelQuantities.of(options)
+        self.model = self.created({**self.quantities.asked, **dict.fromkeys(info, "report.info")})
         self._calls: dict[tuple[Source, bool], ScoreCall] = {}
         self.factorisation: Factorisation | None = None  # of candidates that are evaluated from low-rank factors
 
-    def created(self, metrics: Sequence[str] = ()) -> Model:
-        """Return the model of a new call of the user's function."""
+    def created(self, metrics: Mapping[str, str] | None = None) -> Model:
+        """Return the model of a new call of the user's function; `metrics` are those that options ask for."""
         jax_setup.configured_jax()
         if "keras" not in sys.modules:
             os.environ["KERAS_BACKEND"] = "jax"
@@ -134,7 +138,7 @@ class ModelTask:
                 raise
             except Exception as error:  # of the user's code
                 raise ConfigError([(KEY, f"{options.model} fails: {failure_from_error(error).text}")]) from error
-        return Model(created, options.model, metrics)
+        return Model(created, options.model, metrics or {})
 
     def problem(self, searched: Searched, policy: Policy | None, keys: Keys, unit: int) -> ModelProblem:
         """Return the problem of maximising the score."""
@@ -210,11 +214,15 @@ class ModelProblem(VectorProblemDefaults):
     """
 
     dtype = np.dtype(np.float32)
+    derives_fitness = False
 
     def __init__(self, task: ModelTask, keys: Keys) -> None:
         self._task, self._keys, self.layout = task, keys, task.model.layout
         self.chunk_size = task.jobs_per_call
-        self.columns = (info_numbers(len(task.model.metrics)),) if task.model.metrics else ()
+        self.quantities = task.quantities.quantities
+        self.derives_fitness = ranked_by(self.quantities)
+        info = (info_numbers(len(task.info)),) if task.info else ()
+        self.columns = (*self.quantities.columns, *info)
         self.evaluation_episodes = 1 if task.model.has_fixed_validation else None
         self._cached: tuple[tuple[Source, int], Tree] | None = None  # the last batch, with its source and seed
         self._needs_initial = True  # whether the run uses the initial parameters of this rank
@@ -248,10 +256,33 @@ class ModelProblem(VectorProblemDefaults):
         rows = np.zeros(len(jobs), row_dtype(self.columns))
         rows["return_"] = np.where(np.isfinite(scores.fitness), scores.fitness, np.nan)
         rows["length"] = 1
-        if self._task.model.metrics:
-            rows[INFO] = scores.metrics
+        if self._task.info:
+            names = self._task.model.metrics
+            rows[INFO] = scores.metrics[:, [names.index(name) for name in self._task.info]]
+        scores = self._with_quantities(rows, scores)
         seconds = {"environment": time.perf_counter() - since}
         return Outcome(rows, seconds=seconds, failures=self._failures(scores, jobs))
+
+    def _with_quantities(self, rows: Rows, scores: Scores) -> Scores:
+        """Fill the columns of the quantities; return the scores, of which those without a finite number fail."""
+        quantities = self._task.quantities
+        if not quantities.sources:
+            return scores
+        table = quantities.table(scores.fitness, self._task.model.metrics, scores.metrics)
+        wrong = ~np.isfinite(table) & np.isfinite(scores.fitness)[:, np.newaxis]
+        failures = [
+            failure_from_text(f"{quantities.sources[int(wrong[row].argmax())]} is not finite", position=row)
+            for row in np.flatnonzero(wrong.any(axis=1)).tolist()
+        ]
+        fitness = np.where(np.isfinite(table).all(axis=1), scores.fitness, np.nan)
+        rows["return_"] = np.where(np.isfinite(fitness), fitness, np.nan)
+        table[np.isnan(rows["return_"])] = np.nan
+        self.quantities.fill(rows, table)
+        return Scores(fitness, scores.metrics, [*scores.failures, *failures])
+
+    def fitness(self, rows: Rows, carried: ProblemState) -> Float64:
+        """Return the fitness by the first objective, by default the score, and the constraints, float64[jobs]."""
+        return fitness_of(self.quantities, rows)
 
     def _failures(self, scores: Scores, jobs: Jobs) -> list[Failure]:
         failed = np.flatnonzero(~np.isfinite(scores.fitness)).tolist()

@@ -20,6 +20,7 @@ from hpc_es.core.population import Explicit, Factorisation, LowRank, unperturbed
 from hpc_es.tasks.model import jax_model
 from hpc_es.tasks.model import task as model_task
 from hpc_es.tasks.model.task import ModelTask, Options, build
+from hpc_es.tasks.quantities import MeasureOptions, ObjectiveOptions, SourceOptions
 from tests.helpers import own_models
 
 MODELS = "tests.helpers.own_models"
@@ -538,3 +539,27 @@ def test_check_names_the_constants_of_a_keras_model() -> None:
     line = task("keras_layers", jobs_per_call=2).check_lines[-1]
     names = ("dense/kernel", "dense/bias", "norm/moving_mean", "norm/moving_variance")
     assert line == f"constants, not searched: {', '.join(f'sequential/{name}' for name in names)}"
+
+
+# Quantities.
+
+
+def test_quantities_are_the_score_and_metrics_of_a_call() -> None:
+    options = {
+        "objectives": {"score": ObjectiveOptions(goal="maximise")},
+        "measures": {"error": MeasureOptions(range=(0.0, 9.0), source="absolute")},
+        "constraints": {"limit": SourceOptions(source="absolute")},
+    }
+    created = task(**options)
+    outcome = evaluated(created, POINTS[:2])
+    batch = own_models.points(batch_seed(4, 0))
+    for row, vector in zip(outcome.rows, POINTS, strict=False):
+        score, error = by_hand(vector[[1, 2, 0]], batch)  # the bias comes first in the vector
+        assert row["objectives"] == pytest.approx([score], rel=1e-4, abs=1e-6)
+        assert row["measures"] == row["constraints"] == pytest.approx([error], rel=1e-4, abs=1e-6)
+    problem = created.problem("vectors", None, Keys(5), 16)
+    infeasible = -outcome.rows["constraints"][:, 0]  # none is feasible: the fitness is minus the violation
+    assert problem.derives_fitness
+    assert problem.fitness(outcome.rows, problem.carried()).tolist() == pytest.approx(infeasible.tolist())
+    with pytest.raises(ConfigError, match=r"task.measures: .*'slope'"):
+        task(measures={"slope": MeasureOptions(range=(0.0, 1.0))})
