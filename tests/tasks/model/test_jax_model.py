@@ -562,4 +562,4 @@ def test_quantities_are_the_score_and_metrics_of_a_call() -> None:
     assert problem.derives_fitness
     assert problem.fitness(outcome.rows, problem.carried()).tolist() == pytest.approx(infeasible.tolist())
     with pytest.raises(ConfigError, match=r"task.measures: .*'slope'"):
-        task(measures={"slope": MeasureOptions(range=(0.0, 1.0))})
+        evaluated(task(measures={"slope": MeasureOptions(range=(0.0, 1.0))}), POINTS[:1])
