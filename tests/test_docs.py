@@ -35,10 +35,6 @@ class Unfit(Exception):
     """A command line of a page that its parser does not take."""
 
 
-def test_readme_is_short() -> None:
-    assert len(README.read_text(encoding="utf-8").splitlines()) < 200
-
-
 @BY_PAGE
 def test_every_link_has_a_target(page: Path) -> None:
     for file, anchor in links(page):
