@@ -37,6 +37,11 @@ class Member(NamedTuple):
     vector: Array  # dtype[params], as a candidate
 
 
+def table_name(incumbent: Incumbent) -> str:
+    """Return the name of the table of members."""
+    return f"{STEMS[incumbent]}.csv"
+
+
 def write_members(
     run: Path,
     incumbent: Incumbent,
@@ -54,7 +59,7 @@ def write_members(
         parameters: their parameters by name, as in evaluations.csv; None if they have none.
     """
     stem = STEMS[incumbent]
-    write_text(run / f"{stem}.csv", _table(elites, quantities, parameters))
+    write_text(run / table_name(incumbent), _table(elites, quantities, parameters))
     cells = {} if elites.cells is None else {"cell": elites.cells}
     arrays = {
         "member": np.array(elites.names, np.str_),

@@ -8,7 +8,7 @@ from pathlib import Path
 from hpc_es.config.schema import Config
 from hpc_es.core.data import State
 from hpc_es.core.interfaces import KeepsElites, NamesParameters
-from hpc_es.storage.members import write_members
+from hpc_es.storage.members import table_name, write_members
 from hpc_es.training.build import Parts
 
 
@@ -18,6 +18,12 @@ class MembersWriter:
     def __init__(self, config: Config, parts: Parts) -> None:
         self._incumbent, self._parts = config.setup.needs.incumbent, parts
         self._written: tuple[Path, int] | None = None  # the directory, and the generation of the files in it
+        self.count = 0  # of members in the files
+
+    @property
+    def text(self) -> str:
+        """What the files have, for the log."""
+        return f"{table_name(self._incumbent)}: {self.count:,} member{'s' * (self.count != 1)}"
 
     def write(self, run: Path, state: State) -> None:
         """Write the members of a state, unless it was the last one to be written; RunError if that fails."""
@@ -31,5 +37,6 @@ class MembersWriter:
         if isinstance(problem, NamesParameters):
             elites = replace(elites, vectors=problem.evaluated_vectors(elites.vectors))
             parameters = [problem.parameters(vector) for vector in elites.vectors]
+        self.count = len(elites)
         write_members(run, self._incumbent, elites, problem.quantities, parameters)
         self._written = run, state.generation

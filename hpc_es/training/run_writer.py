@@ -506,7 +506,9 @@ class RunWriter:
             self._metrics.end()
             self._triggers(self._trigger_values(), force=True)
             self._save(whole)
-            self._write_members()
+            if self._members is not None:
+                self._write_members()
+                self.message(self._members.text)
 
     def _write_members(self) -> None:
         """Write the front or archive of the state, which the last checkpoint has."""
@@ -561,6 +563,7 @@ class RunWriter:
         standing, target = self.standing, self.config.stop.target_value
         found = standing.found(final)
         success = {} if target is None else {"success": standing.is_reached(target)}
+        members = {} if self._members is None else {"members": self._members.count}
         result = results.result(
             self.config,
             repetition=repetition,
@@ -570,7 +573,7 @@ class RunWriter:
             found=found,
             best=self._best_return(found),
             final=final,
-            more={**success, **self._problem.summary(standing.carried()), **summary},
+            more={**success, **members, **self._problem.summary(standing.carried()), **summary},
         )
         write_json(self.directory / RESULT, result)
         return result

@@ -42,6 +42,8 @@ def test_front_reaches_published_beams_on_any_ranks(tmp_path: Path) -> None:
     evaluated = {(row["generation"], row["job"]): row for row in table(fronts[0] / "evaluations.csv")}
     for beam in beams:  # a name leads to the evaluation
         assert evaluated[beam["generation"], beam["job"]]["deflection"] == beam["deflection"]
+    assert json.loads((fronts[0] / "result.json").read_text())["members"] == len(beams)
+    assert f"front.csv: {len(beams)} members\n" in (fronts[0] / "log.txt").read_text()
     member = beams[3]["member"]
     ended = python(["-m", "hpc_es", "export", str(fronts[0]), str(tmp_path / "one.json"), "--member", member])
     assert ended.status == 0, ended.stderr
