@@ -129,7 +129,7 @@ from hpc_es.core.population import (
     Population,
     unperturbed,
 )
-from hpc_es.core.quantities import Quantities, feasible_first, measures_of, violations
+from hpc_es.core.quantities import Quantities, feasible_first, measures_of, merits, violations
 from hpc_es.noise import BlockNoise, NoiseOptions
 from hpc_es.policies.networks.feed_forward import FeedForwardPolicy
 from hpc_es.policies.networks.heads import ActionHead, Head, normalise, normalised, require_flat
@@ -191,6 +191,7 @@ __all__ = [  # noqa: RUF022  (in the order of the groups above)
     "info_numbers",
     "feasible_first",
     "measures_of",
+    "merits",
     "violations",
     "row_dtype",
     "with_columns",

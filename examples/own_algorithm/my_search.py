@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +20,7 @@ from hpc_es.extend import (
     Rows,
     State,
     Strategy,
+    VectorProblem,
     option,
     options,
 )
@@ -71,3 +72,9 @@ class Hill(Strategy[Array]):
             theta = (theta + self.options.sigma * direction).astype(theta.dtype)
         best = max(reached, best)
         return State(state.generation + 1, {"theta": theta}, {"best": np.array(best)}), {"best_so_far": best}
+
+    @staticmethod
+    def incompatibilities(options: Options, problem: VectorProblem) -> Iterator[tuple[str, str]]:
+        """Yield (key, text) for a problem whose fitness ranks jobs of one generation only, as with constraints."""
+        if problem.relative_fitness:
+            yield "algorithm.kind", "is a hill climber, which compares generations: expected 'es' for constraints"

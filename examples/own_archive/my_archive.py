@@ -22,11 +22,12 @@ from hpc_es.extend import (
     State,
     Strategy,
     measures_of,
+    merits,
     option,
     options,
 )
 
-METRICS = {"coverage": Metric("share of filled cells", short="coverage"), "qd_score": Metric("sum of the fitness")}
+METRICS = {"coverage": Metric("share of filled cells", short="coverage")}
 
 
 @dataclass(frozen=True)
@@ -34,11 +35,11 @@ class MapElites(Strategy[None]):
     """MAP-Elites on a grid over the measures of the task.
 
     State, shared:
-        theta: dtype[params]; the member with the best fitness
+        theta: dtype[params]; the best member
         vectors: dtype[members, params], grows; the members
     State, master:
         cells: int64[members, measures], grows; their cells
-        fitness: float64[members], grows
+        merits: float64[members, 2], grows; minus the violation of constraints, and the value
         measures: float64[members, measures], grows
         made: int64[members, 2], grows; generation and job of their evaluations
     """
@@ -59,7 +60,8 @@ class MapElites(Strategy[None]):
         axes = len(self.problem.quantities.measures)
         shared = {"theta": self.first_theta(), "vectors": np.zeros((0, self.problem.size), self.problem.dtype)}
         whole, real = np.zeros((0, axes), np.int64), np.zeros((0, axes))
-        return State(0, shared, {"cells": whole, "fitness": real[:, 0], "measures": real, "made": whole[:, :2]})
+        merit, made = np.zeros((0, 2)), np.zeros((0, 2), np.int64)
+        return State(0, shared, {"cells": whole, "merits": merit, "measures": real, "made": made})
 
     def child(self, state: State, job: int) -> Array:
         """Return a member of the archive, drawn uniformly, with a mutation, dtype[params]."""
@@ -84,31 +86,33 @@ class MapElites(Strategy[None]):
         children = np.clip((measures - low) / (high - low) * counts, 0, counts - 1)
         master = state.master
         cells = {tuple(cell): row for row, cell in enumerate(master["cells"].tolist())}
-        vectors, fitness = list(state.shared["vectors"]), master["fitness"].tolist()
+        vectors, best = list(state.shared["vectors"]), master["merits"].tolist()
         members, made = list(master["measures"]), master["made"].tolist()
-        for job in np.flatnonzero(np.isfinite(results.fitness)).tolist():
-            cell, reached = tuple(children[job].astype(np.int64).tolist()), float(results.fitness[job])
+        # The fitness ranks jobs of one generation only, if there are constraints.
+        reached = merits(self.problem.quantities, results.rows).tolist()
+        for job in np.flatnonzero(np.isfinite(results.rows["return_"])).tolist():
+            cell = tuple(children[job].astype(np.int64).tolist())
             row = cells.setdefault(cell, len(vectors))
-            if row < len(vectors) and not reached > fitness[row]:
+            if row < len(vectors) and not reached[job] > best[row]:
                 continue
-            for items, item in ((vectors, self.child(state, job)), (fitness, reached), (members, measures[job])):
+            for items, item in ((vectors, self.child(state, job)), (best, reached[job]), (members, measures[job])):
                 items[row : row + 1] = [item]
             made[row : row + 1] = [[state.generation, job]]
         if not vectors:
             return State(state.generation + 1, state.shared, master), {"coverage": 0.0}
         stored = {
             "cells": np.array(list(cells), np.int64),
-            "fitness": np.array(fitness),
+            "merits": np.array(best),
             "measures": np.array(members),
             "made": np.array(made, np.int64),
         }
-        shared = {"theta": vectors[int(np.argmax(fitness))].copy(), "vectors": np.stack(vectors)}
+        shared = {"theta": vectors[best.index(max(best))].copy(), "vectors": np.stack(vectors)}
         coverage = len(vectors) / float(np.prod(counts))
-        return State(state.generation + 1, shared, stored), {"coverage": coverage, "qd_score": float(sum(fitness))}
+        return State(state.generation + 1, shared, stored), {"coverage": coverage}
 
     def elites(self, state: State) -> Elites:
         """Return the members, in the order in which their cells were found."""
         master = state.master
         generations, jobs = master["made"].T
-        columns = {"return_": master["fitness"], "measures": master["measures"]}
+        columns = {"return_": master["merits"][:, 1], "measures": master["measures"]}
         return Elites(state.shared["vectors"], generations, jobs, columns, master["cells"])

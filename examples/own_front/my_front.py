@@ -68,6 +68,7 @@ class NSGA2(Strategy[None]):
         population_size: Count = option("parents, and children per generation", 64)
         eta: NonNegative = option("distribution index of the crossover", 15.0)
         sigma: NonNegative = option("standard deviation of the mutations", 0.02)
+        bounds: tuple[float, float] = option("of every coordinate; 0 and 1 for named parameters", (-1e9, 1e9))
 
     def initial(self) -> State:
         """Return no parents: the first children are samples around the initial vector."""
@@ -87,7 +88,7 @@ class NSGA2(Strategy[None]):
         vectors, order = state.shared["vectors"], state.shared["order"]
         noise = self.noise.direction(state.generation, job, 0, self.problem.size)
         if not len(vectors):
-            return np.clip(state.theta + self.problem.spread * noise, 0.0, 1.0)
+            return np.clip(state.theta + self.problem.spread * noise, *self.options.bounds)
         rng = self.keys.generator(Purpose.GENETICS, state.generation, job)
         pairs = rng.integers(len(vectors), size=(2, 2))
         first, second = (vectors[pair[np.argmin(order[pair])]] for pair in pairs)
@@ -95,8 +96,7 @@ class NSGA2(Strategy[None]):
         beta = np.where(u < 0.5, 2 * u, 1 / (2 - 2 * u)) ** (1 / (self.options.eta + 1))
         mutated = rng.random(self.problem.size) < 1 / self.problem.size
         crossed = 0.5 * ((1 + beta) * first + (1 - beta) * second)
-        # Named parameters are searched from 0 to 1.
-        child: Array = np.clip(crossed + self.options.sigma * noise * mutated, 0.0, 1.0)
+        child: Array = np.clip(crossed + self.options.sigma * noise * mutated, *self.options.bounds)
         return child
 
     def candidates(self, state: State, chunk: Chunk) -> Population:
@@ -112,10 +112,11 @@ class NSGA2(Strategy[None]):
         succeeded, generation = np.flatnonzero(np.isfinite(results.rows["return_"])).tolist(), state.generation
         children = [self.child(state, job) for job in succeeded]
         vectors = np.stack([*state.shared["vectors"], *children]) if children else state.shared["vectors"]
-        rows = results.rows[succeeded]
-        new = {"objectives": rows["objectives"], "made": np.array([[generation, job] for job in succeeded], np.int64)}
-        new["constraints"] = rows["constraints"] if "constraints" in rows.dtype.names else np.zeros((len(rows), 0))
-        union = {name: np.concatenate([old, new[name].reshape(-1, old.shape[1])]) for name, old in state.master.items()}
+        rows, made = results.rows[succeeded], np.array([[generation, job] for job in succeeded], np.int64)
+        new = {"objectives": rows["objectives"], "made": made.reshape(-1, 2), "constraints": np.zeros((len(rows), 0))}
+        if "constraints" in self.problem.quantities.groups:
+            new["constraints"] = rows["constraints"]
+        union = {name: np.concatenate([old, new[name]]) for name, old in state.master.items()}
         ranks, crowding = self.sorted(union)
         kept = np.lexsort((-crowding, ranks))[: self.options.population_size]
         shared = {**state.shared, "vectors": vectors[kept], "order": np.arange(len(kept), dtype=np.float64)}

@@ -381,10 +381,9 @@ def _centre_of(child: int) -> int:
 
 def incompatibilities(options: Options, problem: VectorProblem) -> Iterator[tuple[str, str]]:
     """Yield reasons why the problem does not fit the options: (key, text)."""
-    if problem.changing_fitness and options.validation_episodes == 0:
-        text = "is 0, so the elite keeps the fitness of an earlier generation, but that of task.constraint_handling: "
-        text += "augmented_lagrangian changes"
-        yield "algorithm.validation_episodes", f"{text}: expected 1, or task.constraint_handling: feasible_first"
+    if (problem.changing_fitness or problem.relative_fitness) and options.validation_episodes == 0:
+        text = "is 0, so the elite keeps the fitness of an earlier generation, but with task.constraints it ranks jobs"
+        yield "algorithm.validation_episodes", f"{text} of one generation only: expected 1"
 
 
 build = DeepGA

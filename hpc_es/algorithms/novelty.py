@@ -345,9 +345,9 @@ def incompatibilities(options: Options, problem: VectorProblem) -> Iterator[tupl
             "task.measures, such as {x: {from: observation.0, range: [-1, 1]}}"
         )
         yield "algorithm.kind", text
-    if problem.changing_fitness:
-        text = "is 'novelty', which compares returns of different generations, but those of task.constraint_handling: "
-        yield "algorithm.kind", f"{text}augmented_lagrangian change: expected task.constraint_handling: feasible_first"
+    if problem.changing_fitness or problem.relative_fitness:
+        text = "is 'novelty', which compares returns of different generations, but with task.constraints the fitness "
+        yield "algorithm.kind", f"{text}ranks jobs of one generation only: expected another algorithm, such as 'es'"
 
 
 build = NoveltySearch

@@ -186,6 +186,8 @@ class VectorProblem(Problem, Protocol):
     spread: Array  # float[size], initial standard deviations, if the config has no `sigma`
     mixed: MixedCoordinates | None  # the discrete coordinates; None: all are continuous
     changing_fitness: bool  # whether the fitness of a row changes from generation to generation
+    # Whether it depends on the other rows, such as with feasible jobs first: it ranks jobs of one generation only.
+    relative_fitness: bool
 
     def initial(self, rng: np.random.Generator) -> Array:
         """Return the initial vector, dtype[size]."""

@@ -125,3 +125,16 @@ def fitness_of(quantities: Quantities, rows: Rows) -> Float64:
     if quantities.objectives:
         costs = np.where(np.isnan(costs), np.nan, -quantities.signs[0] * rows[OBJECTIVES][:, 0])
     return -(feasible_first(costs, rows[CONSTRAINTS]) if quantities.constraints else costs)
+
+
+def merits(quantities: Quantities, rows: Rows) -> Float64:
+    """Return what compares jobs of different generations, float64[jobs, 2]: minus the violation, then the value.
+
+    Larger is better, in this order. The value is the first objective in its direction, by default the return; it is NaN
+    for failed jobs. In contrast, a fitness with constraints ranks the jobs of one generation only.
+    """
+    values: Float64 = np.asarray(rows["return_"], np.float64)
+    if quantities.objectives:
+        values = np.where(np.isnan(values), np.nan, quantities.signs[0] * rows[OBJECTIVES][:, 0])
+    violation = violations(rows[CONSTRAINTS]) if quantities.constraints else np.zeros(len(rows))
+    return np.stack([-violation, values], axis=1)

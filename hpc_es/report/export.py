@@ -237,6 +237,7 @@ def export_vector(path: Path, output: Path, options: ExportOptions) -> None:
     from hpc_es.report.saved_policy import read_theta
     from hpc_es.storage.checkpoint import load
     from hpc_es.storage.checkpoint_directory import find
+    from hpc_es.storage.members import require_no_members
     from hpc_es.storage.results import require_run
     from hpc_es.tasks.functions.problem import BestVector, has_best
 
@@ -253,6 +254,7 @@ def export_vector(path: Path, output: Path, options: ExportOptions) -> None:
         vector = BestVector.from_arrays(newest.outcome).x
         data = describe_best(newest.outcome, yaml.safe_load(newest.config_text))["best_vector"]
     else:
+        require_no_members(path, options.which)
         _, snapshot, which = read_theta(path, options.which, options.trust)
         best = snapshot.best if which == "best" else None
         vector = best.shared["theta"] if best else snapshot.state.theta

@@ -18,7 +18,7 @@ import numpy as np
 
 from hpc_es.core.array_files import load_arrays
 from hpc_es.core.data import Array, Json
-from hpc_es.core.declarations import Incumbent
+from hpc_es.core.declarations import Goal, Incumbent
 from hpc_es.core.elites import MEMBER, Elites
 from hpc_es.core.errors import CheckpointError
 from hpc_es.core.plain import spreadsheet_cell
@@ -48,6 +48,7 @@ def write_members(
     elites: Elites,
     quantities: Quantities,
     parameters: Sequence[Mapping[str, Json]] | None,
+    goal: Goal | None = None,
 ) -> None:
     """Replace the files of the members; RunError if they cannot be written.
 
@@ -57,9 +58,10 @@ def write_members(
         elites: the members.
         quantities: the names of what they returned.
         parameters: their parameters by name, as in evaluations.csv; None if they have none.
+        goal: of values, of which returns are the maximised form; None: there are only returns.
     """
     stem = STEMS[incumbent]
-    write_text(run / table_name(incumbent), _table(elites, quantities, parameters))
+    write_text(run / table_name(incumbent), _table(elites, quantities, parameters, goal))
     cells = {} if elites.cells is None else {"cell": elites.cells}
     arrays = {
         "member": np.array(elites.names, np.str_),
@@ -72,7 +74,9 @@ def write_members(
     replace_by(run / f"{stem}.npz", lambda file: np.savez(file, **arrays), lambda _: None)  # type: ignore[arg-type]
 
 
-def _table(elites: Elites, quantities: Quantities, parameters: Sequence[Mapping[str, Json]] | None) -> str:
+def _table(
+    elites: Elites, quantities: Quantities, parameters: Sequence[Mapping[str, Json]] | None, goal: Goal | None
+) -> str:
     """Return the members as CSV."""
     columns = elites.columns
     listed: dict[str, Sequence[object]] = {
@@ -84,10 +88,9 @@ def _table(elites: Elites, quantities: Quantities, parameters: Sequence[Mapping[
         listed["cell"] = [" ".join(map(str, cell)) for cell in elites.cells.tolist()]
     if parameters:
         listed |= {name: [row[name] for row in parameters] for name in parameters[0]}
-    if not quantities.objectives:
-        name = "value" if "value" in columns else "return_"
-        if name in columns:
-            listed[name.removesuffix("_")] = columns[name].tolist()
+    if not quantities.objectives and "return_" in columns:
+        sign = -1.0 if goal == "minimise" else 1.0
+        listed["return" if goal is None else "value"] = (sign * columns["return_"]).tolist()
     for group, names in quantities.groups.items():
         if group in columns:
             listed |= dict(zip(names, columns[group].T.tolist(), strict=True))
@@ -100,6 +103,13 @@ def _table(elites: Elites, quantities: Quantities, parameters: Sequence[Mapping[
 
 def _cell(value: object) -> object:
     return repr(value) if isinstance(value, float) else spreadsheet_cell(value)
+
+
+def require_no_members(run: Path, which: str | None) -> None:
+    """Raise CheckpointError for a run with a front, which has no best vector, unless the user has chosen one."""
+    table = run / table_name("front")
+    if which is None and table.is_file():
+        raise CheckpointError(f"{run}: has a front and no best vector: expected --member NAME; {table.name} lists them")
 
 
 def read_member(run: Path, name: str) -> Member:

@@ -60,6 +60,7 @@ class ProblemDefaults:
     coordinate_names: tuple[str, ...] = ()
     mixed: MixedCoordinates | None = None
     changing_fitness = False
+    relative_fitness = False
     derives_fitness = False
     combines_units = False
     quantities = NONE
@@ -248,7 +249,7 @@ class PolicyProblem(ProblemDefaults):
         quantities: Quantities = NONE,
     ) -> None:
         self.columns, self.quantities = (SIGN_RETURN, *columns), quantities
-        self.derives_fitness = ranked_by(quantities)
+        self.derives_fitness, self.relative_fitness = ranked_by(quantities), bool(quantities.constraints)
         if normalization.enabled and Traits.of(policy).scales_observations:
             text = "is true, but the policy scales observations itself: expected false"
             raise ConfigError([("task.observation_normalization.enabled", text)])

@@ -370,7 +370,8 @@ def _first_population(config: Config, problem: Problem) -> int | None:
 def rounding_warnings(config: Config, problem: Problem) -> list[str]:
     """Return a warning if discrete parameters are only rounded, which often ends a search early."""
     searched = vectors(config, problem)
-    if searched is None or searched.mixed is None or config.setup.needs.mixed:
+    needs = config.setup.needs
+    if searched is None or searched.mixed is None or needs.mixed or needs.objectives:
         return []
     text = f"algorithm.kind: is {config.algorithm.kind!r}, which only rounds discrete parameters"
     return [f"{text} and often ends far from the optimum: try {_either(mixed_strategies())}"]

@@ -17,6 +17,7 @@ class MembersWriter:
 
     def __init__(self, config: Config, parts: Parts) -> None:
         self._incumbent, self._parts = config.setup.needs.incumbent, parts
+        self._goal = config.setup.offers.goal
         self._written: tuple[Path, int] | None = None  # the directory, and the generation of the files in it
         self.count = 0  # of members in the files
 
@@ -38,5 +39,5 @@ class MembersWriter:
             elites = replace(elites, vectors=problem.evaluated_vectors(elites.vectors))
             parameters = [problem.parameters(vector) for vector in elites.vectors]
         self.count = len(elites)
-        write_members(run, self._incumbent, elites, problem.quantities, parameters)
+        write_members(run, self._incumbent, elites, problem.quantities, parameters, self._goal)
         self._written = run, state.generation

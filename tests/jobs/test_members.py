@@ -80,6 +80,62 @@ def test_archive_of_policies_is_killed_resumed_and_loaded(tmp_path: Path) -> Non
         hpc_es.load_policy(whole, member=members[0]["member"])
 
 
+MIX = """
+def mix(x):
+    distance = float(x[0] ** 2 + x[1] ** 2)
+    return {"value": distance + float(x[2] ** 2), "constraints": [0.3 - x[2]], "measures": x[:2]}
+
+
+def two(x):
+    return {"objectives": [float((x**2).sum()), float(((x - 1) ** 2).sum())]}
+"""
+OF_MIX = """
+task: {kind: function, function: "here:mix", dimension: 3, initial: 0.0, constraints: [c],
+  measures: {a: [-2, 2], b: [-2, 2]}, bounds: {low: -2, high: 2, keep: clip}}
+algorithm: {kind: "my_archive:MapElites", population_size: 8, sigma: 0.3, cells: [8, 8]}
+noise: {kind: counter}
+stop: {generations: 60}
+"""
+OF_TWO = """
+task: {kind: function, function: "here:two", dimension: 3, initial: 0.0, objectives: {a: minimise, b: minimise}}
+algorithm: {kind: "my_front:NSGA2", population_size: 12}
+noise: {kind: counter}
+stop: {generations: 20}
+"""
+
+
+def in_directory(directory: Path, text: str) -> Path:
+    """The run of a config beside copies of the examples' algorithms."""
+    for name in ("own_archive/my_archive.py", "own_front/my_front.py"):
+        (directory / Path(name).name).write_text((EXAMPLES / name).read_text())
+    (directory / "here.py").write_text(MIX)
+    (directory / "c.yaml").write_text(text)
+    ended = mpiexec(1, ["-m", "hpc_es.main", str(directory / "c.yaml"), "--output", str(directory / "run")])
+    assert ended.status == 0, ended.stderr
+    return directory / "run"
+
+
+def test_archive_keeps_feasible_members_over_those_of_other_generations(tmp_path: Path) -> None:
+    """The fitness of infeasible jobs depends on their generation, so it cannot compare members."""
+    run = in_directory(tmp_path, OF_MIX)
+    best: dict[tuple[int, int], tuple[float, float]] = {}  # violation and value by cell
+    for row in table(run / "evaluations.csv"):
+        a, b = (min(max(int((float(row[name]) + 2) * 2), 0), 7) for name in ("a", "b"))
+        merit = max(float(row["c"]), 0.0), float(row["value"])
+        if int(row["job"]) >= 0:
+            best[a, b] = min(best.get((a, b), merit), merit)
+    members = {tuple(map(int, row["cell"].split())): float(row["value"]) for row in table(run / "archive.csv")}
+    assert members == pytest.approx({cell: value for cell, (_, value) in best.items()})
+    assert sum(violation == 0 for violation, _ in best.values()) > 5 < len(best)
+
+
+def test_front_without_constraints_is_the_line_between_the_optima(tmp_path: Path) -> None:
+    """For squared distances from 0 and from 1 it is sqrt(a) + sqrt(b) = sqrt(3)."""
+    front = table(in_directory(tmp_path, OF_TWO) / "front.csv")
+    sums = [float(row["a"]) ** 0.5 + float(row["b"]) ** 0.5 for row in front]
+    assert len(front) == 12 and min(sums) >= 3**0.5 - 1e-12 and float(np.median(sums)) < 3**0.5 * 1.1
+
+
 FUNCTION = "task: {kind: function, function: 'here:f', dimension: 3, initial: 0.5%s}\n"
 EPISODES = (
     "task: {kind: episodes, env_id: CartPole-v1, max_episode_steps: 30%s}\npolicy: {kind: mlp, hidden_dims: []}\n"

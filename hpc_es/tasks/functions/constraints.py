@@ -166,6 +166,7 @@ class ConstrainedProblem(ObjectiveProblem):
     ) -> None:
         super().__init__(search, coordinates, initial, evaluator, keys, batch, points)
         self._names = search.constraint_names
+        self.relative_fitness = True
         self.changing_fitness = search.constraint_handling == "augmented_lagrangian"
 
     def fitness(self, rows: Rows, carried: ProblemState) -> Float64:

@@ -221,6 +221,7 @@ class ModelProblem(VectorProblemDefaults):
         self.chunk_size = task.jobs_per_call
         self.quantities = task.quantities.quantities
         self.derives_fitness = ranked_by(self.quantities)
+        self.relative_fitness = bool(self.quantities.constraints)
         info = (info_numbers(len(task.info)),) if task.info else ()
         self.columns = (*self.quantities.columns, *info)
         self.evaluation_episodes = 1 if task.model.has_fixed_validation else None
