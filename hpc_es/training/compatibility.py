@@ -353,8 +353,10 @@ def mixed_strategies() -> list[str]:
 
 def points_text(config: Config, problem: Problem) -> str:
     """Return which initial points of an objective are used; "" if there are none."""
+    if not isinstance(problem, StartsFromPoints) or problem.unknown_points() is None:
+        return ""
     population = _first_population(config, problem)
-    return problem.points_text(population) if isinstance(problem, StartsFromPoints) and population else ""
+    return problem.points_text(population) if population else ""
 
 
 def _first_population(config: Config, problem: Problem) -> int | None:

@@ -243,7 +243,6 @@ def start_writer(
     world: World, config: Config, request: RunRequest, parts: Parts, prepared: PreparedRun
 ) -> tuple[State, RunWriter]:
     """Return the first state, and the writer, which has saved it if the run is new; on rank 0."""
-    from hpc_es.training.members import MembersWriter
     from hpc_es.training.run_writer import RunWriter
 
     state, warnings = initial_state(parts, prepared, config)
@@ -251,7 +250,11 @@ def start_writer(
         warning = parts.task.hidden_state_warning()
         warnings = [*warnings, *([warning] if warning else [])]
     opened = replace(prepared.opened, warnings=(*prepared.opened.warnings, *warnings))
-    members = MembersWriter(config, parts) if config.setup.needs.incumbent != "one" else None
+    members = None
+    if config.setup.needs.incumbent != "one":  # few runs need it
+        from hpc_es.training.members import MembersWriter
+
+        members = MembersWriter(config, parts)
     writer = RunWriter(
         opened, config, parts.problem, state, world, request.triggers, request.show_progress, members=members
     )

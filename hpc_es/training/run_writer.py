@@ -48,7 +48,6 @@ from hpc_es.training.finished import FinishedGeneration, Measured
 from hpc_es.training.found import CentreEvaluation
 from hpc_es.training.generation import NOTHING_USED, Counters, MetricsRow
 from hpc_es.training.journal import UpdateJournal, UpdateReplay
-from hpc_es.training.members import MembersWriter
 from hpc_es.training.outcomes import StoredOutcomes
 from hpc_es.training.recorder import long_wait_message
 from hpc_es.training.run_directory import CONFIG, OpenedRun
@@ -59,6 +58,7 @@ if TYPE_CHECKING:
     from hpc_es.mpi.waiting import LongWait
     from hpc_es.report.loggers import Loggers
     from hpc_es.report.saved_policy import Env
+    from hpc_es.training.members import MembersWriter
 
 
 MOST_LISTED_RANKS = 64  # above this, the log lists hosts with their ranks instead of single ranks
