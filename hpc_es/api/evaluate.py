@@ -29,6 +29,7 @@ from hpc_es.core.keys import Keys, Purpose
 from hpc_es.core.machine import stepping_differences
 from hpc_es.core.policy import Actor, Batch, Episodic, Policy, Traits
 from hpc_es.core.population import unperturbed
+from hpc_es.core.quantities import CONSTRAINTS, means, violations
 from hpc_es.core.quiet import show_once
 from hpc_es.core.rank_output import say_error
 from hpc_es.devices.backend import backend
@@ -92,6 +93,7 @@ def evaluate(source: StoredPolicy, asked: EvaluationRequest) -> JsonObject:
             close(source.config.task.kind, task.close)
     return {
         **statistics(rows),
+        **quantity_statistics(source.config, rows),
         "episodes": asked.episodes,
         "generation": source.generation,
         "env_id": task.name,
@@ -112,9 +114,9 @@ def _evaluate_model(source: StoredPolicy, asked: EvaluationRequest) -> JsonObjec
         rows = _rows(cut(episodes, USUAL_CHUNK), _measured_by(problem, source), "evaluation")
     finally:
         close(task.name, task.close)
-    means = {f"info_{name}": float(np.nanmean(rows[INFO][:, column])) for column, name in enumerate(info)}
+    info_means = {f"info_{name}": float(np.nanmean(rows[INFO][:, column])) for column, name in enumerate(info)}
     end = {"episodes": episodes, "generation": source.generation, "model": task.name, "which": source.which}
-    return {**statistics(rows), **means, **end}
+    return {**statistics(rows), **quantity_statistics(config, rows), **info_means, **end}
 
 
 def play(source: StoredPolicy, task: Episodic, asked: EvaluationRequest) -> Rows:
@@ -215,6 +217,19 @@ def statistics(rows: Rows) -> JsonObject:
         numbers = (returns.mean(), returns.std(), returns.min(), returns.max(), succeeded["length"].mean())
         values = dict(zip(names, map(float, numbers), strict=True))
     return {**values, "failed": len(rows) - len(succeeded)}
+
+
+def quantity_statistics(config: Config, rows: Rows) -> JsonObject:
+    """Return the means of the quantities that the task declares, and the share of feasible episodes, if it has any."""
+    quantities = config.setup.offers.quantities
+    if not set(quantities.groups) <= set(rows.dtype.names or ()):  # of a custom task that does not fill them here
+        return {}
+    values = means(quantities, rows)
+    if quantities.constraints:
+        succeeded = rows[~np.isnan(rows["return_"])]
+        feasible = violations(succeeded[CONSTRAINTS]) == 0
+        values["feasible_share"] = float(feasible.mean()) if len(feasible) else None
+    return values
 
 
 # All snapshots.

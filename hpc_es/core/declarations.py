@@ -11,9 +11,9 @@ from dataclasses import field, replace
 from typing import Literal
 
 from hpc_es.core.data import Column, Json, dataclass
+from hpc_es.core.quantities import NONE, Goal, Quantities
 
 Searched = Literal["vectors", "programs", "trajectories"]
-Goal = Literal["minimise", "maximise"]
 # What a run returns: one solution, the members of a front of several objectives, or those of an archive's cells.
 Incumbent = Literal["one", "front", "cells"]
 NUMPY = "numpy"  # the backend that computes what declares no other; the others are files of `hpc_es.backends` too
@@ -117,6 +117,7 @@ class Offers:
     wrapped: bool = False  # whether its environments have wrappers that the config names
     observation_limit: float | None = None  # of normalised observations; None: they are not normalised
     metrics: Mapping[str, Metric] = field(default_factory=dict)  # that reports show, by name
+    quantities: Quantities = NONE  # objectives, constraints, measures and metrics of its jobs
     goal: Goal | None = None  # of values; None: there are only returns, which are maximised
     close_at: float | None = None  # share of a generation's jobs after which the rest is given up: `ClosableProblem`
     closes: Setting | None = None  # what sets `close_at`

@@ -15,8 +15,8 @@ from typing import Literal
 import numpy as np
 
 from hpc_es.core.data import BEHAVIOUR, Column, Float64, Rows, dataclass
-from hpc_es.core.declarations import Goal
 
+Goal = Literal["minimise", "maximise"]
 Group = Literal["objectives", "constraints", "measures", "metrics"]
 
 OBJECTIVES: Group = "objectives"
@@ -138,3 +138,14 @@ def merits(quantities: Quantities, rows: Rows) -> Float64:
         values = np.where(np.isnan(values), np.nan, quantities.signs[0] * rows[OBJECTIVES][:, 0])
     violation = violations(rows[CONSTRAINTS]) if quantities.constraints else np.zeros(len(rows))
     return np.stack([-violation, values], axis=1)
+
+
+def means(quantities: Quantities, rows: Rows, prefix: str = "") -> dict[str, float | None]:
+    """Return the mean of each quantity over the jobs that have it, such as "objective_mass"; None if no job has."""
+    result: dict[str, float | None] = {}
+    for group, names in quantities.groups.items():
+        for column, name in enumerate(names):
+            numbers = rows[group][:, column]
+            numbers = numbers[~np.isnan(numbers)]
+            result[f"{prefix}{group[:-1]}_{name}"] = float(numbers.mean()) if len(numbers) else None
+    return result

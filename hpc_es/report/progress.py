@@ -14,7 +14,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from hpc_es.core import rank_output
-from hpc_es.core.declarations import Goal, Metric
+from hpc_es.core.declarations import Metric
+from hpc_es.core.quantities import Goal
 from hpc_es.core.run_files import open_file
 from hpc_es.core.streams import is_terminal
 from hpc_es.storage.metrics_log import Number, Row

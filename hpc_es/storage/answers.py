@@ -28,8 +28,8 @@ from typing import Any, Literal, cast, get_args
 from hpc_es.config.registry import is_user_kind
 from hpc_es.config.resolved import plain_data
 from hpc_es.core.data import ConfigData, Json, JsonObject
-from hpc_es.core.declarations import Goal
 from hpc_es.core.errors import ConfigError
+from hpc_es.core.quantities import Goal
 from hpc_es.core.run_files import LARGEST_CONFIG, read_json, read_text
 from hpc_es.storage.metrics_log import last_row
 from hpc_es.storage.status import FINISHED, STATUS, run_state

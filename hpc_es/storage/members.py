@@ -18,11 +18,11 @@ import numpy as np
 
 from hpc_es.core.array_files import load_arrays
 from hpc_es.core.data import Array, Json
-from hpc_es.core.declarations import Goal, Incumbent
+from hpc_es.core.declarations import Incumbent
 from hpc_es.core.elites import MEMBER, Elites
 from hpc_es.core.errors import CheckpointError
 from hpc_es.core.plain import spreadsheet_cell
-from hpc_es.core.quantities import Quantities
+from hpc_es.core.quantities import Goal, Quantities
 from hpc_es.storage.files import replace_by, write_text
 
 STEMS: Mapping[Incumbent, str] = {"front": "front", "cells": "archive"}

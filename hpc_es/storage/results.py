@@ -27,8 +27,8 @@ import numpy as np
 from hpc_es.config.resolved import plain_data
 from hpc_es.config.schema import Config
 from hpc_es.core.data import Arrays, JsonObject, State
-from hpc_es.core.declarations import Goal
 from hpc_es.core.errors import READING, CheckpointError, UserError, unreadable_reason, visible
+from hpc_es.core.quantities import Goal
 from hpc_es.core.run_files import LARGEST_CONFIG, exists, open_file, parse_json, read_bytes, read_text
 from hpc_es.storage.answers import (
     MOST_NUMBERS,

@@ -13,8 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from hpc_es.config.options import option, options
 from hpc_es.core.data import Json
-from hpc_es.core.declarations import Goal
-from hpc_es.core.quantities import Quantities
+from hpc_es.core.quantities import Goal, Quantities
 
 MOST_OBJECTIVES = 8
 

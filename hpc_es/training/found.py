@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hpc_es.core.data import Array, Arrays, ConfigData, Float64, Json, Rows
-from hpc_es.core.declarations import Goal
+from hpc_es.core.quantities import Goal
 from hpc_es.programs import best_programs
 from hpc_es.storage.answers import CENTRE_JOB, LARGEST_X, Answer, BestEvaluation, Found, goal_of, number
 from hpc_es.storage.status import is_surpassed

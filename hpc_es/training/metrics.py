@@ -8,7 +8,7 @@ import numpy as np
 
 from hpc_es.core.data import INFO, Array, Rows, State, finished_episodes
 from hpc_es.core.interfaces import Problem
-from hpc_es.core.quantities import Quantities
+from hpc_es.core.quantities import means
 from hpc_es.training.finished import FinishedGeneration
 from hpc_es.training.generation import Counters, MetricsRow
 from hpc_es.training.messages import TIMES
@@ -48,8 +48,8 @@ def metrics_row(
         **_statistics("evaluation_", evaluation),
         **_info_means("info_", info, episode_rows),
         **_info_means("evaluation_info_", info, evaluation),
-        **_quantity_means("", problem.quantities, episode_rows),
-        **_quantity_means("evaluation_", problem.quantities, evaluation),
+        **means(problem.quantities, episode_rows),
+        **means(problem.quantities, evaluation, "evaluation_"),
         "evaluation_episodes": len(evaluation) * problem.episodes_per_job,
         "episodes_this_generation": episodes,
         "episodes_total": int(counters["episodes"]) + episodes,
@@ -109,17 +109,6 @@ def _info_means(prefix: str, keys: Sequence[str], rows: Rows) -> MetricsRow:
         numbers = rows[INFO][:, column]
         numbers = numbers[~np.isnan(numbers)]
         means[prefix + key] = float(numbers.mean()) if len(numbers) else None
-    return means
-
-
-def _quantity_means(prefix: str, quantities: Quantities, rows: Rows) -> MetricsRow:
-    """Return the mean of each quantity over the jobs that have it, such as "objective_mass"; None if no job has."""
-    means: MetricsRow = {}
-    for group, names in quantities.groups.items():
-        for column, name in enumerate(names):
-            numbers = rows[group][:, column]
-            numbers = numbers[~np.isnan(numbers)]
-            means[f"{prefix}{group[:-1]}_{name}"] = float(numbers.mean()) if len(numbers) else None
     return means
 
 

@@ -165,6 +165,18 @@ def test_behaviours_are_the_older_spelling_of_measures(task: str, older: str, ne
     assert results[0] == results[1]
 
 
+def test_eval_has_the_quantities_of_episodes(tmp_path: Path) -> None:
+    limit = ", objectives: {length: maximise}, constraints: {position: observation.0, limit: length}"
+    (tmp_path / "c.yaml").write_text(EPISODES % limit + "algorithm: {population_size: 8}\nstop: {generations: 2}\n")
+    run = tmp_path / "run"
+    ended = mpiexec(1, ["-m", "hpc_es.main", str(tmp_path / "c.yaml"), "--output", str(run)])
+    assert ended.status == 0, ended.stderr
+    ended = python(["-m", "hpc_es", "eval", str(run), "--episodes", "8", "--json"])
+    result = json.loads(ended.stdout)
+    assert result["objective_length"] == result["constraint_limit"] == result["length_mean"]
+    assert result["feasible_share"] == 0.0 and abs(result["constraint_position"]) < 3
+
+
 @pytest.mark.parametrize(
     ("more", "text"),
     [

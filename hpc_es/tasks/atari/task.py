@@ -19,7 +19,7 @@ from hpc_es.core.errors import ConfigError, as_yaml, missing_text, nearest
 from hpc_es.core.keys import Keys
 from hpc_es.core.policy import Actor, Batch, Policy
 from hpc_es.tasks.episodes.behaviour import BehaviourOptions, behaviour_from_options
-from hpc_es.tasks.episodes.quantities import EpisodeQuantities, EpisodeQuantityOptions, group_of_infos
+from hpc_es.tasks.episodes.quantities import EpisodeQuantities, EpisodeQuantityOptions, declared, group_of_infos
 from hpc_es.tasks.episodes.rollout import EpisodeSegments, Rollout
 from hpc_es.tasks.problems import (
     ObservationNormalization,
@@ -274,7 +274,8 @@ def require_smaller(size: tuple[int, int], limits: tuple[int, int], name: str) -
 
 def offers(options: Options) -> Offers:
     """Return the capabilities under these options."""
-    return replace(OFFERS, observation_limit=options.observation_normalization.limit)
+    limit = options.observation_normalization.limit
+    return replace(OFFERS, quantities=declared(options), observation_limit=limit)
 
 
 def build(options: Options, repetition: int = 0, info: Mapping[str, Reduction] = NO_NUMBERS) -> Atari:

@@ -27,7 +27,7 @@ from hpc_es.tasks.episodes.environment_backend import EnvironmentBackend, NotNat
 from hpc_es.tasks.episodes.gymnasium_backend import GymnasiumBackend, VectorBackend, VectorEnvironments
 from hpc_es.tasks.episodes.hidden_state import hidden_state_warning
 from hpc_es.tasks.episodes.infos import check_info_keys, random_episode
-from hpc_es.tasks.episodes.quantities import EpisodeQuantities, EpisodeQuantityOptions, group_of_infos
+from hpc_es.tasks.episodes.quantities import EpisodeQuantities, EpisodeQuantityOptions, declared, group_of_infos
 from hpc_es.tasks.episodes.rollout import EpisodeSegments, Rollout
 from hpc_es.tasks.problems import (
     ObservationNormalization,
@@ -248,6 +248,7 @@ def offers(options: Options) -> Offers:
         OFFERS,
         any_chunks=options.stepping != "vector",
         unset_limits=unset,
+        quantities=declared(options),
         compares_stepping=options.stepping in {"auto", "native"},
         wrapped=bool(options.wrappers),
         observation_limit=options.observation_normalization.limit,

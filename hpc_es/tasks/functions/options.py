@@ -15,9 +15,9 @@ import numpy as np
 
 from hpc_es.config.options import Count, Limits, Natural, NonNegative, PathText, Positive, option, options
 from hpc_es.core.data import Float64, dataclass
-from hpc_es.core.declarations import Goal, Metric, Offers, Requirement, Setting
+from hpc_es.core.declarations import Metric, Offers, Requirement, Setting
 from hpc_es.core.interfaces import MixedCoordinates
-from hpc_es.core.quantities import Quantities
+from hpc_es.core.quantities import Goal, Quantities
 from hpc_es.tasks.functions.journal import Mode
 from hpc_es.tasks.functions.parameters import Choices, Discrete, Parameter, Scale, Value, decoded, scale_of
 from hpc_es.tasks.quantities import QuantityOptions, name_problems, quantities_of
@@ -494,6 +494,7 @@ def offers_of_search(offers: Offers, options: SearchOptions) -> Offers:
     return replace(
         offers,
         device=options.uses_gpu,
+        quantities=options.quantities,
         goal=options.ranked_goal,
         close_at=options.close_at,
         closes=closes,

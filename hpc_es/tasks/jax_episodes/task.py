@@ -37,7 +37,7 @@ from hpc_es.core.quiet import quiet_stderr
 from hpc_es.devices import jax_setup
 from hpc_es.devices.jax_setup import configured_jax, require_device
 from hpc_es.devices.placement import Kind
-from hpc_es.tasks.episodes.quantities import EpisodeQuantities, EpisodeQuantityOptions
+from hpc_es.tasks.episodes.quantities import EpisodeQuantities, EpisodeQuantityOptions, declared
 from hpc_es.tasks.jax_episodes.call_shape import CallShape, CompiledEpisodes
 from hpc_es.tasks.problems import (
     ObservationNormalization,
@@ -452,7 +452,8 @@ def behaviour_indices(options: FinalObservationOptions | None, width: int) -> tu
 def offers(options: Options) -> Offers:
     """Return the capabilities under these options."""
     platform = None if options.platform is None else Setting("task.platform", options.platform)
-    return replace(OFFERS, platform=platform, observation_limit=options.observation_normalization.limit)
+    limit = options.observation_normalization.limit
+    return replace(OFFERS, platform=platform, quantities=declared(options), observation_limit=limit)
 
 
 def sources(section: Mapping[str, Any], directory: Path) -> dict[str, str]:

@@ -53,7 +53,7 @@ from hpc_es.core.quantities import fitness_of, ranked_by
 from hpc_es.core.rank_output import say_error
 from hpc_es.devices import jax_setup
 from hpc_es.policies.network import restored_session, seed_generators
-from hpc_es.tasks.model.quantities import ModelQuantities, ModelQuantityOptions
+from hpc_es.tasks.model.quantities import ModelQuantities, ModelQuantityOptions, declared
 from hpc_es.tasks.parts_of_calls import in_parts
 from hpc_es.tasks.problems import PARAMETER_SPREAD, PROBE_BLOCK, VectorProblemDefaults
 
@@ -506,6 +506,11 @@ class ModelProblem(VectorProblemDefaults):
             text = f"{self._task.name} returns other parameters or batches when it is called again, as every rank does"
             remedy = "expected random numbers from a fixed seed, and parameters from a function of a seed"
             raise ConfigError([(KEY, f"{text}: {remedy}")])
+
+
+def offers(options: Options) -> Offers:
+    """Return the capabilities under these options."""
+    return replace(OFFERS, quantities=declared(options))
 
 
 def sources(section: ConfigData, directory: Path) -> dict[str, str]:
