@@ -411,7 +411,8 @@ def _escaped(text: str) -> str:
 def rows(cls: OptionsClass, prefix: str = "", data: ConfigData | None = None) -> Iterator[Row]:
     """Yield the rows of an options class and its sections, with `data` only those of the kinds in this config."""
     hints = field_hints(cls)
-    for field in dataclasses.fields(cls):
+    # Those that a kind defines itself come before those that it inherits.
+    for field in sorted(dataclasses.fields(cls), key=lambda field: field.name not in vars(cls)["__annotations__"]):
         hint, key = hints[field.name], prefix + field.name
         kind, sub = kinds_mark(hint), options_class(hint)
         if kind and data is not None:

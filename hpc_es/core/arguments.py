@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from hpc_es.core.elites import MEMBER
 from hpc_es.core.errors import Exit, nearest
 from hpc_es.core.paths import absolute, expanded
 from hpc_es.core.paths import config_source as expanded_source
@@ -125,6 +124,8 @@ def word(text: str) -> str:
 
 def member_name(text: str) -> str:
     """Return the name of a member of a front or archive."""
+    from hpc_es.core.elites import MEMBER  # imports NumPy, which the command line does without
+
     if not MEMBER.fullmatch(text):
         raise argparse.ArgumentTypeError(f"expected a name such as g12j7, found {text!r}")
     return text

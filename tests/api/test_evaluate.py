@@ -53,7 +53,7 @@ def test_evaluate_all_snapshots_gives_the_same_table_on_any_ranks(run: Path, tmp
     [
         (["--actions", "sampled"], "policies trained by es are deterministic"),
         (["--all", "--actions", "sampled"], "policies trained by es are deterministic"),
-        (["--all", "--which", "best"], "--all writes a table of all checkpoints: leave --which out"),
+        (["--all", "--which", "best"], "--all writes a table of all checkpoints: leave --which or --member out"),
         (["--output", "x.csv"], "--output is the table of --all: leave it out"),
     ],
 )
