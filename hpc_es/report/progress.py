@@ -45,7 +45,7 @@ class Progress:
     Use it as a context manager, or call `close`, so that the terminal's cursor is restored. A full disk or a closed
     terminal never ends the run: output that cannot be written is dropped. With the `goal` of an objective, rows are
     printed as values and evaluations; with `scores`, as scores and evaluations, such as those of a model. `metrics` are
-    those that the algorithm and the task declare.
+    those that the algorithm and the task declare. Of several `objectives` the means are printed, by name.
     """
 
     def __init__(
@@ -57,11 +57,13 @@ class Progress:
         scores: bool = False,
         *,
         metrics: Mapping[str, Metric] = NO_METRICS,
+        objectives: Sequence[str] = (),
     ) -> None:
         self._log = run_dir / "log.txt" if run_dir is not None else None
         self._stop = stop
         self._verbose = verbose  # False: only log.txt
         self._goal, self._scores, self._metrics = goal, scores, metrics
+        self._objectives = objectives if len(objectives) > 1 else ()
         self._info: Info = {}
         self._rows: tuple[Row, ...] = ()  # replaced, not changed: the thread of the live display reads it
         self._last_evaluation: Number = None
@@ -184,6 +186,9 @@ class Progress:
     def _result_entries(self, row: Row) -> list[tuple[str, str | None]]:
         if "best_reward" in row:
             return _search_entries(row)
+        if self._objectives:
+            means = [(name, number(row.get(f"objective_{name}"))) for name in self._objectives]
+            return [*means, *self._declared_entries(row), *_evaluation_counts(row)]
         return self._objective_entries(row) if self._goal else self._centre_entries(row)
 
     def _objective_entries(self, row: Row) -> list[tuple[str, str | None]]:

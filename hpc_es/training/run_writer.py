@@ -223,6 +223,7 @@ class RunWriter:
             offers.goal,
             offers.measures_centre,
             metrics=config.setup.metrics,
+            objectives=tuple(offers.quantities.objectives),
         )
         self._open_logs(old)
         self._failures = FailuresLog(self.directory, keep=bool(old))

@@ -100,6 +100,14 @@ def test_progress_of_a_vector_search_has_best_value_and_step_size(
     assert "best value 0.001234  sigma 0.25" in capsys.readouterr().out
 
 
+def test_progress_of_several_objectives_has_their_means(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    progress = Progress(tmp_path, limits(), goal="minimise", objectives=("mass", "range"))
+    progress.update(row(0, objective_mass=1.5, objective_range=20.0))
+    progress.close()
+    out = capsys.readouterr().out
+    assert "mass 1.5  range 20" in out and "best value" not in out
+
+
 def test_progress_with_constraints_has_violation_and_feasible_share(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

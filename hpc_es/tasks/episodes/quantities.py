@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -157,7 +158,7 @@ class EpisodeQuantities:
         sources = tuple(_source(name, item) for _, name, item in items)
         return cls(declared(options), sources, tuple(item.reduce for _, _, item in items))
 
-    @property
+    @cached_property
     def infos(self) -> list[tuple[int, str, Reduction]]:
         """Position among the columns, key and reduction of each quantity from an info."""
         pairs = enumerate(zip(self.sources, self.reductions, strict=True))
