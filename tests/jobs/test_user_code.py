@@ -230,6 +230,9 @@ def test_sources_of_environments_and_wrappers_are_recorded_unless_installed(
     """An entry point in another module is known once the environment is registered."""
     monkeypatch.chdir(here)
     monkeypatch.setattr(sys, "path", [*sys.path])
+    # Other tests of this process may have registered an environment of this name.
+    others = {name: spec for name, spec in gymnasium.registry.items() if name != "Line-v0"}
+    monkeypatch.setattr(gymnasium, "registry", others)
     user_code.make_importable()
     (here / "mywrap.py").write_text(WRAPPED)
     wrappers = ["gymnasium.wrappers:TimeAwareObservation", {"mywrap:Same": {}}, "hpc_es.tasks.last_step:LastStep"]

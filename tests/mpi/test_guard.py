@@ -327,7 +327,7 @@ def test_exit_handlers_and_exception_hook_are_not_those_of_a_forked_child() -> N
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         assert status == (1 if fails else 3), status
         world.barrier()
-    print("end", world.rank)
+    sys.stdout.write(f"end {world.rank}\\n")  # in one piece, since both ranks write
     """
     done = mpiexec(2, ["-c", f"{HEAD}\n{script(lines)[1]}"], 30)
     assert done.status == 0 and not done.timed_out, str(done)
