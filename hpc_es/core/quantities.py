@@ -119,11 +119,17 @@ def ranked_by(quantities: Quantities) -> bool:
     return bool(quantities.objectives or quantities.constraints)
 
 
+def _values(quantities: Quantities, rows: Rows) -> Float64:
+    """Return the first objective in its direction, by default the return, float64[jobs]; NaN for failed jobs."""
+    returns: Float64 = np.asarray(rows["return_"], np.float64)
+    if not quantities.objectives:
+        return returns
+    return np.where(np.isnan(returns), np.nan, quantities.signs[0] * rows[OBJECTIVES][:, 0])
+
+
 def fitness_of(quantities: Quantities, rows: Rows) -> Float64:
     """Return the fitness of jobs, float64[jobs]: the first objective, by default the return; feasible jobs first."""
-    costs: Float64 = -np.asarray(rows["return_"], np.float64)
-    if quantities.objectives:
-        costs = np.where(np.isnan(costs), np.nan, -quantities.signs[0] * rows[OBJECTIVES][:, 0])
+    costs = -_values(quantities, rows)
     return -(feasible_first(costs, rows[CONSTRAINTS]) if quantities.constraints else costs)
 
 
@@ -133,11 +139,22 @@ def merits(quantities: Quantities, rows: Rows) -> Float64:
     Larger is better, in this order. The value is the first objective in its direction, by default the return; it is NaN
     for failed jobs. In contrast, a fitness with constraints ranks the jobs of one generation only.
     """
-    values: Float64 = np.asarray(rows["return_"], np.float64)
-    if quantities.objectives:
-        values = np.where(np.isnan(values), np.nan, quantities.signs[0] * rows[OBJECTIVES][:, 0])
     violation = violations(rows[CONSTRAINTS]) if quantities.constraints else np.zeros(len(rows))
-    return np.stack([-violation, values], axis=1)
+    return np.stack([-violation, _values(quantities, rows)], axis=1)
+
+
+def fill_finite(quantities: Quantities, rows: Rows, table: Float64, sources: Sequence[str]) -> list[tuple[int, str]]:
+    """Write numbers, float64[jobs, names], into the rows, and return (row, text) for each job that fails by them.
+
+    A job fails if one of its numbers is not finite: its return is then NaN, as are all numbers of failed jobs.
+    `sources` say in messages where each number comes from.
+    """
+    wrong = ~np.isfinite(table)
+    failing = wrong.any(axis=1) & ~np.isnan(rows["return_"])
+    rows["return_"][failing] = np.nan
+    quantities.fill(rows, np.where(np.isnan(rows["return_"])[:, np.newaxis], np.nan, table))
+    first = wrong.argmax(axis=1).tolist()
+    return [(row, f"{sources[first[row]]} is no finite number") for row in np.flatnonzero(failing).tolist()]
 
 
 def means(quantities: Quantities, rows: Rows, prefix: str = "") -> dict[str, float | None]:

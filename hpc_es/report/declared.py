@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +21,8 @@ def declared_metrics(run: Path, config: ConfigData) -> dict[str, Metric]:
     if isinstance(stored, dict):
         known = {name: _metric(values) for name, values in list(stored.items())[:MOST]}
         return {one_line(name)[:LONGEST]: metric for name, metric in known.items() if metric is not None}
-    return {
-        **_of_kind("algorithms", "NEEDS", config.get("algorithm")),
-        **_of_kind("tasks", "OFFERS", config.get("task")),
-    }
+    algorithm, task = _built_in("algorithms", config), _built_in("tasks", config)
+    return {**(algorithm.NEEDS.metrics if algorithm else {}), **(task.OFFERS.metrics if task else {})}
 
 
 def _metric(values: object) -> Metric | None:
@@ -37,13 +34,13 @@ def _metric(values: object) -> Metric | None:
     return Metric(label, one_line(unit)[:LONGEST] if isinstance(unit, str) else "", values.get("is_log") is True)
 
 
-def _of_kind(package: registry.Package, name: str, section: Any) -> Mapping[str, Metric]:
-    """Return what a built-in kind declares; nothing of other kinds is imported."""
+def _built_in(package: registry.Package, config: ConfigData) -> Any:
+    """Return the module of the kind in a config if it is a built-in one, else None; nothing else is imported."""
+    section = config.get("algorithm" if package == "algorithms" else "task")
     kind = section.get("kind") if isinstance(section, dict) else None
     if not isinstance(kind, str) or kind not in registry.kinds(package):
-        return {}
+        return None
     try:
-        declared: Mapping[str, Metric] = getattr(registry.module(package, kind), name).metrics
+        return registry.module(package, kind)
     except UserError:
-        return {}
-    return declared
+        return None

@@ -79,25 +79,26 @@ def _table(
 ) -> str:
     """Return the members as CSV."""
     columns = elites.columns
-    listed: dict[str, Sequence[object]] = {
-        "member": elites.names,
-        "generation": elites.generations.tolist(),
-        "job": elites.jobs.tolist(),
-    }
+    # Pairs of name and column, since a parameter may have any name.
+    listed: list[tuple[str, Sequence[object]]] = [
+        ("member", elites.names),
+        ("generation", elites.generations.tolist()),
+        ("job", elites.jobs.tolist()),
+    ]
     if elites.cells is not None:
-        listed["cell"] = [" ".join(map(str, cell)) for cell in elites.cells.tolist()]
+        listed.append(("cell", [" ".join(map(str, cell)) for cell in elites.cells.tolist()]))
     if parameters:
-        listed |= {name: [row[name] for row in parameters] for name in parameters[0]}
+        listed += [(name, [row[name] for row in parameters]) for name in parameters[0]]
     if not quantities.objectives and "return_" in columns:
         sign = -1.0 if goal == "minimise" else 1.0
-        listed["return" if goal is None else "value"] = (sign * columns["return_"]).tolist()
+        listed.append(("return" if goal is None else "value", (sign * columns["return_"]).tolist()))
     for group, names in quantities.groups.items():
         if group in columns:
-            listed |= dict(zip(names, columns[group].T.tolist(), strict=True))
+            listed += zip(names, columns[group].T.tolist(), strict=True)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(map(spreadsheet_cell, listed))
-    writer.writerows([[_cell(value) for value in row] for row in zip(*listed.values(), strict=True)])
+    writer.writerow([spreadsheet_cell(name) for name, _ in listed])
+    writer.writerows([[_cell(value) for value in row] for row in zip(*(column for _, column in listed), strict=True)])
     return text.getvalue()
 
 

@@ -1,10 +1,10 @@
 """`task.objectives`, `task.measures` and the like: what an evaluation yields besides its return, and where from.
 
-objectives: {cost: minimise, mass: minimise}
-measures: {x: [0, 1], y: [0, 1]}
+The short form names them, the long form also says where the numbers come from:
 
-objectives: {speed: {from: info.speed, goal: maximise}}
-measures: {x: {from: observation.0, range: [-1, 1]}}
+    objectives: {cost: minimise, mass: minimise}
+    objectives: {speed: {from: info.speed, goal: maximise}}
+    measures: {x: [0, 1], y: {from: observation.0, range: [-1, 1]}}
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from hpc_es.core.data import Json
 from hpc_es.core.quantities import Goal, Quantities
 
 MOST_OBJECTIVES = 8
+MEMBER_COLUMNS = ("member", "generation", "job", "cell")  # of front.csv and archive.csv
 
 
 def _with_source(data: Json) -> Json:
@@ -38,11 +39,10 @@ class SourceOptions:
 
 
 @options
-class ObjectiveOptions:
+class ObjectiveOptions(SourceOptions):
     """An item of `task.objectives:`, or its goal."""
 
     goal: Goal = option("direction of the optimisation", "minimise")
-    source: str | None = option("where the number comes from; written as `from`; null: see the task", None)
 
     @staticmethod
     def _written_out(data: Json) -> Json:
@@ -51,11 +51,10 @@ class ObjectiveOptions:
 
 
 @options
-class MeasureOptions:
+class MeasureOptions(SourceOptions):
     """An item of `task.measures:`, or its range."""
 
     range: tuple[float, float] = option("lowest and highest value, such as [0, 1]; values beyond count as the nearest")
-    source: str | None = option("where the number comes from; written as `from`; null: see the task", None)
 
     @staticmethod
     def _written_out(data: Json) -> Json:
@@ -101,11 +100,11 @@ def name_problems(
     for group in ("objectives", "measures"):
         if getattr(options, group) == {}:
             yield group, "expected at least one name, or null, found none"
+    taken = {**dict.fromkeys(MEMBER_COLUMNS, "a column of the tables of members"), **taken}
     listed = quantities.names
     for group, names in quantities.groups.items():
+        other = "another constraint or a parameter" if group == "constraints" else "another quantity"
         for name in dict.fromkeys(name for name in names if name in taken or listed.count(name) > 1):
-            owner = taken.get(name, f"another one of {', '.join(quantities.groups)}" if group != "constraints" else "")
-            owner = owner or "another constraint or a parameter"
-            yield group, f"has {name}, which is also {owner}: expected different names"
+            yield group, f"has {name}, which is also {taken.get(name, other)}: expected different names"
     if len(quantities.objectives) > MOST_OBJECTIVES:
         yield "objectives", f"has {len(quantities.objectives)}: expected at most {MOST_OBJECTIVES}"

@@ -29,8 +29,7 @@ class MembersWriter:
     def write(self, run: Path, state: State) -> None:
         """Write the members of a state, unless it was the last one to be written; RunError if that fails."""
         algorithm, problem = self._parts.algorithm, self._parts.problem
-        if not isinstance(algorithm, KeepsElites) or self._incumbent == "one":
-            return
+        assert isinstance(algorithm, KeepsElites)  # as the checks before a run have seen
         if self._written == (run, state.generation):
             return
         elites = algorithm.elites(state)

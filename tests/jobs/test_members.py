@@ -65,6 +65,8 @@ def test_archive_of_policies_is_killed_resumed_and_loaded(tmp_path: Path) -> Non
     members = table(whole / "archive.csv")
     policies = [hpc_es.load_policy(whole, member=row["member"]) for row in members[:2]]
     assert [policy.which for policy in policies] == [row["member"] for row in members[:2]]
+    ended = python(["-m", "hpc_es", "eval", str(whole), "--member", members[0]["member"], "--episodes", "2", "--json"])
+    assert json.loads(ended.stdout)["which"] == members[0]["member"], ended.stderr
     assert not np.array_equal(policies[0].source.theta, policies[1].source.theta)
     observation = np.array([0.0, 0.1, 0.02, 0.0], np.float32)
     assert policies[0](observation) in (0, 1)

@@ -65,6 +65,10 @@ class InfoAccumulator:
         self.begin(job)
         self._sums[job], self._counts[job] = sums_and_counts
 
+    def complete_means(self, episodes: int) -> Float64:
+        """Return the means, float64[jobs, keys]; NaN for jobs in which one of so many episodes lacks the number."""
+        return np.where(self._episodes == episodes, self.job_means(), np.nan)
+
     def job_means(self) -> Float64:
         """Return the mean over the episodes of each job that have the number, float64[jobs, keys]."""
         return np.where(self._episodes > 0, self._totals / np.maximum(self._episodes, 1), np.nan)

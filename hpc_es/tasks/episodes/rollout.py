@@ -26,6 +26,7 @@ from hpc_es.core.data import (
     Float64,
     Outcome,
     Poll,
+    Rows,
     Spaces,
     dataclass,
     not_finite_text,
@@ -34,6 +35,7 @@ from hpc_es.core.data import (
 )
 from hpc_es.core.errors import Failure, ReturnedValueError, RunError, failure_from_error, require_users
 from hpc_es.core.policy import DIVERGED, Actor, Batch
+from hpc_es.core.quantities import fill_finite
 from hpc_es.tasks.episodes.behaviour import Behaviour, EpisodeEnd
 from hpc_es.tasks.episodes.environment_backend import EnvironmentBackend, RunningEpisodes, StepResult
 from hpc_es.tasks.episodes.infos import InfoAccumulator
@@ -287,29 +289,26 @@ class Rollout:
         self._first_step = [self._first_step[row] for row in self._live]
         self._live = list(range(len(keep)))
 
-    def _quantities(self) -> Float64:
-        """Return the quantities of all jobs, float64[jobs, names]; jobs without one of them fail."""
-        task, jobs = self._task, len(self._total_return)
-        infos = np.zeros((jobs, 0)) if self._numbers is None else self._numbers.job_means()[:, len(task.info) :]
-        table = task.quantities.of_jobs(self._total_at_ends / task.episodes_per_job, infos)
-        wrong = ~np.isfinite(table) & ~np.isnan(self._total_return)[:, np.newaxis]
-        for job in np.flatnonzero(wrong.any(axis=1)).tolist():
-            source = task.quantities.sources[int(wrong[job].argmax())]
-            self._fail_job(job, ValueError(f"{source} is no finite number at the end of the episode"))
-        table[np.isnan(self._total_return)] = np.nan
-        return table
+    def _fill_quantities(self, rows: Rows) -> None:
+        """Write the quantities into the rows; jobs without one of them fail."""
+        task, episodes = self._task, self._task.episodes_per_job
+        infos = np.zeros((len(rows), 0))
+        if self._numbers is not None:
+            infos = self._numbers.complete_means(episodes)[:, len(task.info) :]
+        table, sources = task.quantities.of_jobs(self._total_at_ends / episodes, infos), task.quantities.sources
+        for job, text in fill_finite(task.quantities.quantities, rows, table, sources):
+            self._fail_job(job, ValueError(f"{text} at the end of an episode"))
 
     def _outcome(self) -> Outcome:
         episodes = self._task.episodes_per_job
-        table = self._quantities() if self._task.quantities.sources else None
         rows = np.zeros(len(self._total_return), row_dtype((SIGN_RETURN, *self._task.columns)))
         rows["return_"] = self._total_return / episodes
         rows["sign_return"] = self._total_signs / episodes
         rows["length"] = self._total_length
         if self._task.behaviour is not None:
             rows[BEHAVIOUR] = self._total_behaviour / episodes
-        if table is not None:
-            self._task.quantities.quantities.fill(rows, table)
+        if self._task.quantities.sources:
+            self._fill_quantities(rows)
         self._check_global_generators()
         failed = np.isnan(rows["return_"])
         if self._numbers is not None:

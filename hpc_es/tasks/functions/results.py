@@ -12,7 +12,7 @@ numbers: float64[k], and float64[k, names] or {name: float64[k]} for a group.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from decimal import Decimal
 from numbers import Real
 from typing import Any, NamedTuple
@@ -99,7 +99,9 @@ def _require_declared(result: Mapping[Any, object], quantities: Quantities, coun
     """Raise ValueError unless a result has the value and the groups that are declared; further metrics are ignored."""
     declared = quantities.groups
     for group in DECLARED:
-        if group not in declared and result.get(group):
+        given = result.get(group)
+        says_nothing = len(given) == 0 if isinstance(given, Sized) else given is None  # such as an empty list
+        if group not in declared and not says_nothing:
             kind = {OBJECTIVES: "names", CONSTRAINTS: "number or names", MEASURES: "names and ranges"}[group]
             raise ValueError(f"the result has {group}, but task.{group} is null: expected their {kind}")
     needed = {*declared} if quantities.objectives else {VALUE, *declared}

@@ -30,6 +30,7 @@ from hpc_es.core.data import (
 from hpc_es.core.errors import ConfigError, Failure, failure_from_text
 from hpc_es.core.policy import DIVERGED, Batch, Pure, PurePolicy
 from hpc_es.core.population import Factorisation, Population, candidate_parts
+from hpc_es.core.quantities import fill_finite
 from hpc_es.devices.jax_setup import compiling, in_thread, tracing_text
 from hpc_es.noise.portable_jax import candidates
 from hpc_es.policies.networks.heads import Logits
@@ -279,15 +280,9 @@ class ChunkResults:
 
     def _set_quantities(self, rows: Rows, at_ends: Float64, jobs: range) -> None:
         """Set the quantities to the means over episodes of `at_ends`, float64[jobs, episodes, names]."""
-        table = at_ends.mean(axis=1)
-        wrong = ~np.isfinite(table) & ~np.isnan(rows["return_"])[:, np.newaxis]
-        for row in np.flatnonzero(wrong.any(axis=1)).tolist():
-            source = self._quantities.sources[int(wrong[row].argmax())]
-            rows["return_"][row] = np.nan
-            text = f"{source} is no finite number at the end of the episode"
-            self.failures.append(failure_from_text(text, position=jobs[row]))
-        table[np.isnan(rows["return_"])] = np.nan
-        self._quantities.quantities.fill(rows, table)
+        own = self._quantities
+        for row, text in fill_finite(own.quantities, rows, at_ends.mean(axis=1), own.sources):
+            self.failures.append(failure_from_text(f"{text} at the end of an episode", position=jobs[row]))
 
     def _add_observations(self, totals: ObservationTotals, lengths: Array, jobs: range) -> None:
         """Add the sums of each job's episodes in order, as sums of differences from the first observation or from 0."""

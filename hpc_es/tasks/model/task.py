@@ -49,7 +49,7 @@ from hpc_es.core.interfaces import RunContext, SearchSize
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.core.policy import Policy, Tree
 from hpc_es.core.population import Factorisation, Perturbed, Population, candidate_parts
-from hpc_es.core.quantities import fitness_of, ranked_by
+from hpc_es.core.quantities import fill_finite, fitness_of, ranked_by
 from hpc_es.core.rank_output import say_error
 from hpc_es.devices import jax_setup
 from hpc_es.policies.network import restored_session, seed_generators
@@ -270,15 +270,9 @@ class ModelProblem(VectorProblemDefaults):
         if not quantities.sources:
             return scores
         table = quantities.table(scores.fitness, self._task.model.metrics, scores.metrics)
-        wrong = ~np.isfinite(table) & np.isfinite(scores.fitness)[:, np.newaxis]
-        failures = [
-            failure_from_text(f"{quantities.sources[int(wrong[row].argmax())]} is not finite", position=row)
-            for row in np.flatnonzero(wrong.any(axis=1)).tolist()
-        ]
-        fitness = np.where(np.isfinite(table).all(axis=1), scores.fitness, np.nan)
-        rows["return_"] = np.where(np.isfinite(fitness), fitness, np.nan)
-        table[np.isnan(rows["return_"])] = np.nan
-        self.quantities.fill(rows, table)
+        failing = fill_finite(self.quantities, rows, table, quantities.sources)
+        failures = [failure_from_text(text, position=row) for row, text in failing]
+        fitness = np.where(np.isnan(rows["return_"]), np.nan, scores.fitness)
         return Scores(fitness, scores.metrics, [*scores.failures, *failures])
 
     def fitness(self, rows: Rows, carried: ProblemState) -> Float64:

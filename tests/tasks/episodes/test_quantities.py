@@ -85,7 +85,19 @@ def test_episode_without_a_number_fails(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(Walk, "step", lambda self, action: (np.zeros(3, np.float32), 1.0, True, False, {}))
     outcome = evaluated(problem)
     assert np.isnan(outcome.rows["return_"]).all() and np.isnan(outcome.rows["objectives"]).all()
-    assert outcome.failures[0].text == "ValueError: info.late is no finite number at the end of the episode"
+    assert outcome.failures[0].text == "ValueError: info.late is no finite number at the end of an episode"
+
+
+def test_job_fails_if_one_of_its_episodes_lacks_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem, step, ended = problem_of(objectives={"late": "maximise"}, episodes_per_job=2), Walk.step, []
+
+    def with_every_other_number(self: Walk, action: int) -> Any:
+        *values, info = step(self, action)
+        ended.extend([1] if values[2] else [])
+        return (*values, {} if len(ended) % 2 else info)
+
+    monkeypatch.setattr(Walk, "step", with_every_other_number)
+    assert np.isnan(evaluated(problem).rows["return_"]).any()
 
 
 @pytest.mark.parametrize(
@@ -100,6 +112,7 @@ def test_episode_without_a_number_fails(monkeypatch: pytest.MonkeyPatch) -> None
             "task.objectives",
             "also another",
         ),
+        ({"measures": {"cell": {"from": "length", "range": [0, 1]}}}, "task.measures", "a column of the tables"),
         ({"measures": {"x": [1, 0]}}, "task.measures.x.range", "expected a lower and a higher number"),
         ({"measures": {"x": {"from": "observation.3", "range": [0, 1]}}}, "task.measures.x.from", "has 3 numbers"),
         ({"measures": {"x": {"from": "behaviour.0", "range": [0, 1]}}}, "task.measures.x.from", "has no numbers"),

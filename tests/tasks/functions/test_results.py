@@ -52,6 +52,11 @@ def test_numbers_that_are_not_finite_fail_except_for_metrics(change: dict[str, A
         ({"value": 1.0}, VALUE, "expected {value: number, measures: 1 numbers (x)}, got dict"),
         ({"measures": [1.0]}, VALUE, "got dict"),
         ({"value": 1.0, "objectives": [1.0]}, Quantities(), "task.objectives is null: expected their names"),
+        (
+            {"value": 1.0, "measures": np.ones(2)},
+            Quantities(),
+            "task.measures is null: expected their names and ranges",
+        ),
         ({"value": 1.0, "measures": [1.0]}, Quantities(), "task.measures is null: expected their names and ranges"),
     ],
 )
